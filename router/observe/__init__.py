@@ -1,0 +1,1 @@
+"""Metrics, the prefix ledger, and what the engine itself reports."""

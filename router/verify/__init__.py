@@ -1,0 +1,1 @@
+"""Measure, at any engine, whether the same read gives the same bits."""
