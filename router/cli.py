@@ -32,6 +32,8 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, help) for name, (_, help) in SUBCOMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"auto_envvar_prefix": "LOGPROB_ROUTER", "help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, context_settings={"auto_envvar_prefix": "LOGPROB_ROUTER", "help_option_names": ["-h", "--help"]}
+)
 def main() -> None:
     """A reverse proxy that makes LLM scoring reproducible: the same read gives the same bits."""

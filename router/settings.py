@@ -47,7 +47,9 @@ class Settings:
     header_timeout: float = option(10.0, "Longest time for a request's head to arrive.", "s")
     body_timeout: float = option(60.0, "Longest silence between two pieces of a request's body.", "s")
     connect_timeout: float = option(5.0, "Longest time to connect to an endpoint.", "s")
-    upstream_keepalive: float = option(3.0, "Idle life of a connection to an endpoint; keep it under the engine's.", "s")
+    upstream_keepalive: float = option(
+        3.0, "Idle life of a connection to an endpoint; keep it under the engine's.", "s"
+    )
     client_keepalive: float = option(75.0, "Idle life of a client's connection.", "s")
     drain_delay: float = option(0.0, "After SIGTERM, keep accepting connections for this long.", "s")
     grace: float = option(30.0, "After SIGTERM, time for running requests and queued reads to finish.", "s")
@@ -66,7 +68,9 @@ class Settings:
             check_url("--engine-metrics", self.engine_metrics)
         name, colon, value = self.bypass_header.partition(":")
         if not colon or not _is_token(name.strip()) or not value.strip() or not value.isprintable():
-            raise SettingsError(f"--bypass-header {self.bypass_header!r} is not 'Name: value'; type e.g. 'X-Cache-Bypass: 1'")
+            raise SettingsError(
+                f"--bypass-header {self.bypass_header!r} is not 'Name: value'; type e.g. 'X-Cache-Bypass: 1'"
+            )
         for flag in ("reads_in_flight", "max_list_prompts", "max_inspect_bytes", "max_header_bytes"):
             if getattr(self, flag) < 1:
                 raise SettingsError(f"{flag_name(flag)} must be at least 1")
@@ -113,7 +117,12 @@ def check_url(flag: str, url: str) -> None:
         raise SettingsError(f"{flag} {url!r}: {error}; type e.g. http://127.0.0.1:8000") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"{flag} {url!r} is not an http:// or https:// URL; type e.g. http://127.0.0.1:8000")
-    if parts.username is not None or parts.query or parts.fragment or (flag != "--engine-metrics" and parts.path.strip("/")):
+    if (
+        parts.username is not None
+        or parts.query
+        or parts.fragment
+        or (flag != "--engine-metrics" and parts.path.strip("/"))
+    ):
         raise SettingsError(f"{flag} {url!r}: give only scheme, host and port, e.g. http://127.0.0.1:8000")
 
 
