@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from router.wire.headers import status_line
@@ -35,6 +36,7 @@ class Exchange:
         fields: the header fields, names in lower case and as received.
         length, chunked: how the request frames its body; neither: it has none.
         gone: the client left.
+        began, received_at: `time.perf_counter` when the head, and when the whole request was here.
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class Exchange:
         "_head",
         "_sink",
         "_waiter",
+        "began",
         "body_complete",
         "chunked",
         "expects_continue",
@@ -57,6 +60,7 @@ class Exchange:
         "method",
         "on_writable",
         "protocol",
+        "received_at",
         "response_started",
         "target",
         "task",
@@ -83,6 +87,7 @@ class Exchange:
         self.http10 = False
         self.keep_alive = True
         self.upgrade: bytes | None = None
+        self.began = self.received_at = perf_counter()
         self.body_complete = False
         self.held = 0
         self.want = READ_AHEAD
@@ -118,6 +123,7 @@ class Exchange:
 
     def collect_end(self) -> None:
         self.body_complete = True
+        self.received_at = perf_counter()
 
     def flush(self) -> None:
         """Hand on what one segment brought."""

@@ -1,0 +1,60 @@
+"""What is noted of one client request: its kind, its times and how it ended."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from router.observe.metrics import Kind, Metrics, Outcome
+
+
+class Account:
+    """The record of one client request; `close` writes it into the metrics, once.
+
+    Attributes:
+        waited: seconds spent waiting for a turn or at the gate, which are nobody's overhead.
+        sent_at, first_byte_at: `time.perf_counter` of the first byte to the endpoint and the first byte back.
+        forwarding: seconds from the endpoint's first bytes to their writing.
+    """
+
+    __slots__ = (
+        "began",
+        "first_byte_at",
+        "forwarding",
+        "kind",
+        "metrics",
+        "model",
+        "outcome",
+        "received_at",
+        "route",
+        "sent_at",
+        "status",
+        "waited",
+    )
+
+    def __init__(self, metrics: Metrics, began: float) -> None:
+        self.metrics = metrics
+        self.began = began
+        self.received_at = began
+        self.kind: Kind = "other"
+        self.route = "other"
+        self.model: str | None = None
+        self.status = 0
+        self.outcome: Outcome = "ok"
+        self.waited = self.sent_at = self.first_byte_at = self.forwarding = 0.0
+
+    def classify(self, kind: Kind, route: str, model: str | None) -> None:
+        self.kind = kind
+        self.route = route
+        self.model = model
+        self.metrics.inflight[kind].inc()
+
+    def close(self) -> None:
+        metrics, kind = self.metrics, self.kind
+        metrics.inflight[kind].dec()
+        metrics.duration[kind].observe(perf_counter() - self.began)
+        if self.first_byte_at:
+            metrics.first_byte[kind].observe(self.first_byte_at - self.began)
+            if self.sent_at:
+                added = self.sent_at - self.received_at - self.waited + self.forwarding
+                metrics.overhead[kind].observe(max(added, 0.0))
+        metrics.count_request(kind, self.route, self.model, self.status, self.outcome)

@@ -1,0 +1,119 @@
+"""Everything that is not a read: relayed as it is, as soon as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from time import perf_counter
+
+from router.account import Account
+from router.endpoints import Endpoint
+from router.errors import engine_down, engine_failed
+from router.observe.metrics import Metrics
+from router.reads.dialects import Dialect
+from router.reads.gate import Gate
+from router.settings import Settings
+from router.wire.exchange import Exchange
+from router.wire.headers import request_head
+from router.wire.message import ConnectFailed, WireError
+from router.wire.relay import Call, ToClient
+
+_SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+_EXPECT = frozenset({b"expect"})
+_NOTHING: frozenset[bytes] = frozenset()
+
+
+class Passing:
+    """The way straight through to the upstream."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, upstream: Endpoint, gate: Gate | None) -> None:
+        self.preserve_host = settings.preserve_host
+        self.metrics = metrics
+        self.upstream = upstream
+        self.gate = gate
+
+    async def stream(self, exchange: Exchange, account: Account) -> None:
+        """Relay a request whose body, if it has one, is passed on as it comes."""
+        async with self._admitted(exchange, account):
+            head = self._head(exchange, exchange.length, exchange.chunked, _NOTHING)
+            call = Call(self.upstream.pool, ToClient(exchange))
+            exchange.on_writable = call.readable
+            await self._run(account, call, call.stream(head, exchange))
+
+    async def send(
+        self, exchange: Exchange, account: Account, dialect: Dialect, body: bytes, plain: bytes | None
+    ) -> None:
+        """Relay a request that was inspected and is no read, the very bytes that came."""
+        async with self._admitted(exchange, account):
+            head = self._head(exchange, len(body), False, _EXPECT)
+            watch = InBandErrors()
+            call = Call(self.upstream.pool, ToClient(exchange, tap=watch.feed))
+            exchange.on_writable = call.readable
+            await self._run(account, call, call.send(head, body))
+            if watch.found and account.outcome == "ok":
+                account.outcome = "upstream_error"
+
+    def _head(self, exchange: Exchange, length: int | None, chunked: bool, drop: frozenset[bytes]) -> bytes:
+        return request_head(
+            exchange.method,
+            exchange.target,
+            exchange.fields,
+            authority=self.upstream.pool.authority,
+            preserve_host=self.preserve_host,
+            peer=exchange.peer,
+            length=length,
+            chunked=chunked,
+            drop=drop,
+            upgrade=exchange.upgrade,
+        )
+
+    @asynccontextmanager
+    async def _admitted(self, exchange: Exchange, account: Account) -> AsyncIterator[None]:
+        gate = self.gate
+        if gate is None or exchange.method in _SAFE:
+            yield
+            return
+        began = perf_counter()
+        await gate.enter_traffic()
+        try:
+            waited = perf_counter() - began
+            account.waited += waited
+            self.metrics.gate_wait_seconds.labels(account.kind).observe(waited)
+            yield
+        finally:
+            gate.leave_traffic()
+
+    async def _run(self, account: Account, call: Call, sending: Coroutine[None, None, None]) -> None:
+        try:
+            await sending
+        except ConnectFailed as error:
+            raise engine_down(error) from None
+        except WireError as error:
+            raise engine_failed(error) from None
+        finally:
+            account.status = call.status
+            account.sent_at, account.first_byte_at, account.forwarding = (
+                call.sent_at,
+                call.first_byte_at,
+                call.forwarding,
+            )
+        if call.truncated:
+            account.outcome = "upstream_aborted"
+        elif call.status >= 400:
+            account.outcome = "upstream_error"
+
+
+class InBandErrors:
+    """Notices an error event in a stream that began with 200."""
+
+    __slots__ = ("_tail", "found")
+
+    def __init__(self) -> None:
+        self.found = False
+        self._tail = b""
+
+    def feed(self, data: bytes) -> None:
+        seen = self._tail + data if self._tail else data
+        if b'data: {"error"' in seen or b'data:{"error"' in seen:
+            self.found = True
+        self._tail = seen[-16:]

@@ -1,0 +1,257 @@
+"""A read's way: its turn in the lane, its call at an endpoint, and what its answer says of its isolation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from time import perf_counter
+
+import anyio
+
+from router.account import Account
+from router.endpoints import Endpoint, Endpoints
+from router.errors import Answer, engine_down, engine_failed, not_acknowledged, read_timeout
+from router.observe.metrics import Metrics, Outcome
+from router.reads.detect import Read
+from router.reads.gate import Gate
+from router.reads.lane import Lane, Ticket
+from router.reads.split import append_members
+from router.settings import Settings
+from router.wire.exchange import Exchange
+from router.wire.headers import request_head
+from router.wire.message import ConnectFailed, ResponseHead, UpstreamClosed, WireError
+from router.wire.relay import Call, Sink, ToClient
+
+logger = logging.getLogger("router.reads")
+
+RANK = ("serial", "exclusive", "engine")
+"""Isolation from the weakest to the strongest."""
+
+_BUFFERED = frozenset({b"expect"})
+
+
+class Turn:
+    """One read's turn at one endpoint, and what became of it."""
+
+    __slots__ = ("acknowledged", "endpoint", "isolation", "outcome", "prompt_bytes", "sent_at", "waited")
+
+    def __init__(self, endpoint: Endpoint, waited: float) -> None:
+        self.endpoint = endpoint
+        self.waited = waited
+        self.sent_at = 0.0
+        self.acknowledged = False
+        self.isolation = "serial"
+        self.outcome: Outcome = "ok"
+        self.prompt_bytes = 0
+
+
+class Reading:
+    """What all reads share: the lane, the gate, the endpoints and the labels."""
+
+    def __init__(
+        self, settings: Settings, metrics: Metrics, endpoints: Endpoints, lane: Lane, gate: Gate | None
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.endpoints = endpoints
+        self.lane = lane
+        self.gate = gate
+        self.bypass = settings.bypass
+        self.bypass_name = self.bypass[0].lower()
+        self.drop = _BUFFERED | {self.bypass_name}
+
+    # -- turns
+
+    @asynccontextmanager
+    async def turn(self, ticket: Ticket, account: Account | None) -> AsyncIterator[Turn]:
+        """Wait for a turn; the slot is held inside the block and handed on at its end.
+
+        Raises:
+            TurnExpired, LaneClosed, NoEndpoint: from the lane.
+        """
+        metrics = self.metrics
+        began = perf_counter()
+        index = await ticket.turn()
+        endpoint = self.endpoints.reads[index]
+        gated = self.gate is not None and endpoint is self.endpoints.upstream
+        if self.gate is not None and gated:
+            at_gate = perf_counter()
+            with anyio.fail_after(self.settings.queue_timeout):
+                await self.gate.enter_reads()
+            metrics.gate_wait_seconds.labels("read").observe(perf_counter() - at_gate)
+        try:
+            waited = perf_counter() - began
+            turn = Turn(endpoint, waited)
+            metrics.read_queue_wait_seconds.observe(waited)
+            if account is not None:
+                account.waited += waited
+            yield turn
+        finally:
+            if self.gate is not None and gated:
+                self.gate.leave_reads()
+            ticket.done()
+
+    # -- requests
+
+    def request(
+        self,
+        exchange: Exchange,
+        read: Read,
+        body: bytes,
+        endpoint: Endpoint,
+        *,
+        suffix: bytes = b"",
+        encoded: bool = False,
+    ) -> tuple[bytes, bytes]:
+        """Head and body of one read for one endpoint: the bypass header, and the engine's own knobs in the body.
+
+        Args:
+            suffix: appended to the client's X-Request-Id (sub-reads).
+            encoded: the body is compressed and goes as it is.
+        """
+        if self.settings.body_knobs and not encoded:
+            members = endpoint.facts.adapter.knobs(read.route)
+            if members:
+                body = append_members(body, members)
+        fields = exchange.fields
+        drop = self.drop
+        if suffix:
+            fields = [(low, name, value + suffix if low == b"x-request-id" else value) for low, name, value in fields]
+            drop |= _SPLIT_DROP
+        head = request_head(
+            exchange.method,
+            exchange.target,
+            fields,
+            authority=endpoint.pool.authority,
+            preserve_host=self.settings.preserve_host,
+            peer=exchange.peer,
+            length=len(body),
+            drop=drop,
+            add=(self.bypass,),
+        )
+        return head, body
+
+    async def call(self, turn: Turn, head: bytes, body: bytes, sink: Sink) -> Call:
+        """Send one read; resend it once, and only if a reused connection closed without one byte of an answer.
+
+        Raises:
+            Answer: the error that the client is to see.
+        """
+        endpoint = turn.endpoint
+        call = Call(endpoint.pool, sink)
+        busy = self.metrics.read_slots_busy.labels(endpoint.name)
+        busy.inc()
+        began = perf_counter()
+        try:
+            with anyio.fail_after(self.settings.read_timeout):
+                try:
+                    await self._send(turn, call, head, body)
+                except UpstreamClosed as error:
+                    if not error.clean_slate:
+                        raise
+                    self.metrics.reads_resent_total.inc()
+                    call = Call(endpoint.pool, sink)
+                    await self._send(turn, call, head, body, fresh=True)
+        except TimeoutError:
+            turn.outcome = "timeout"
+            raise read_timeout(self.settings.read_timeout) from None
+        except ConnectFailed as error:
+            turn.outcome = "upstream_error"
+            raise engine_down(error) from None
+        except WireError as error:
+            turn.outcome = "upstream_error"
+            raise engine_failed(error) from None
+        finally:
+            busy.dec()
+            endpoint.last_read_end = perf_counter()
+            self.metrics.read_engine_seconds.labels(endpoint.name).observe(endpoint.last_read_end - began)
+        if call.truncated:
+            turn.outcome = "upstream_aborted"
+        elif call.status >= 400:
+            turn.outcome = "upstream_error"
+        return call
+
+    async def _send(self, turn: Turn, call: Call, head: bytes, body: bytes, *, fresh: bool = False) -> None:
+        endpoint = turn.endpoint
+        now = perf_counter()
+        if now - turn.waited <= endpoint.last_read_end and not fresh:  # it was waiting when the last one ended
+            self.metrics.read_gap_seconds.labels(endpoint.name).observe(now - endpoint.last_read_end)
+        turn.sent_at = now
+        await call.send(head, body, fresh=fresh)
+
+    # -- answers
+
+    def judge(self, turn: Turn, head: ResponseHead) -> None:
+        """How far this read was isolated, by what the endpoint's answer acknowledges.
+
+        Raises:
+            Answer: 502 where `--require-ack` wants an acknowledgement and there is none.
+        """
+        endpoint = turn.endpoint
+        settings = self.settings
+        turn.acknowledged = (head.get(self.bypass_name) or b"").strip().lower() == b"applied"
+        if settings.isolation == "serial":
+            turn.isolation = "serial"
+            return
+        if turn.acknowledged or endpoint.facts.vouches(turn.prompt_bytes):
+            turn.isolation = "engine"
+            return
+        turn.isolation = "exclusive" if self.gate is not None and endpoint is self.endpoints.upstream else "serial"
+        if head.status >= 400:
+            return  # an error is no read; there was nothing to acknowledge
+        self.metrics.reads_unacknowledged_total.labels(endpoint.name).inc()
+        if settings.require_ack:
+            turn.outcome = "upstream_error"
+            raise not_acknowledged(endpoint.url)
+        if not endpoint.warned and turn.isolation == "serial":
+            endpoint.warned = True
+            logger.warning(
+                "%s does not acknowledge %s: its reads are alone among reads only, and labelled serial. "
+                "Use an engine with our patch, or --isolation exclusive.",
+                endpoint.url,
+                self.bypass[0].decode(),
+            )
+
+    def count(self, turn: Turn, model: str | None) -> None:
+        """A read or sub-read ended."""
+        self.metrics.count_read(turn.isolation, model, turn.outcome)
+
+
+def labels(isolation: str, queue: float, engine: float) -> Sequence[tuple[bytes, bytes]]:
+    """The fields that every read's answer carries. `queue` and `engine` in seconds."""
+    timing = b"queue;dur=%.3f, engine;dur=%.3f" % (queue * 1e3, engine * 1e3)
+    return ((b"X-Read-Isolation", isolation.encode()), (b"Server-Timing", timing))
+
+
+async def answer_single(
+    reading: Reading, exchange: Exchange, account: Account, read: Read, body: bytes, ticket: Ticket, *, encoded: bool
+) -> None:
+    """A read that goes as one request: relayed as it comes, with its labels on the head."""
+    async with reading.turn(ticket, account) as turn:
+        turn.prompt_bytes = len(body)
+        head, body = reading.request(exchange, read, body, turn.endpoint, encoded=encoded)
+
+        def on_head(answer: ResponseHead) -> Sequence[tuple[bytes, bytes]]:
+            reading.judge(turn, answer)
+            account.status = answer.status
+            return labels(turn.isolation, turn.waited, perf_counter() - turn.sent_at)
+
+        try:
+            call = await reading.call(turn, head, body, ToClient(exchange, on_head))
+            account.sent_at, account.first_byte_at, account.forwarding = (
+                call.sent_at,
+                call.first_byte_at,
+                call.forwarding,
+            )
+        except Answer:
+            raise
+        except BaseException:
+            turn.outcome = "client_gone"
+            raise
+        finally:
+            account.outcome = turn.outcome
+            reading.count(turn, read.model)
+
+
+_SPLIT_DROP = frozenset({b"accept-encoding", b"content-encoding"})
