@@ -18,6 +18,7 @@ class Account:
 
     __slots__ = (
         "began",
+        "classified",
         "first_byte_at",
         "forwarding",
         "kind",
@@ -35,6 +36,7 @@ class Account:
         self.metrics = metrics
         self.began = began
         self.received_at = began
+        self.classified = False
         self.kind: Kind = "other"
         self.route = "other"
         self.model: str | None = None
@@ -46,11 +48,13 @@ class Account:
         self.kind = kind
         self.route = route
         self.model = model
+        self.classified = True
         self.metrics.inflight[kind].inc()
 
     def close(self) -> None:
         metrics, kind = self.metrics, self.kind
-        metrics.inflight[kind].dec()
+        if self.classified:  # not if its body never came
+            metrics.inflight[kind].dec()
         metrics.duration[kind].observe(perf_counter() - self.began)
         if self.first_byte_at:
             metrics.first_byte[kind].observe(self.first_byte_at - self.began)

@@ -275,7 +275,7 @@ class Exchange:
             return
         self.finished = True
         if self._close_delimited:
-            self.protocol.transport.abort()  # a plain close would be this body's clean end
+            self.protocol.reset()  # a plain close would be this body's clean end
         else:
             self.protocol.transport.close()
 

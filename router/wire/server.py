@@ -12,6 +12,8 @@ endpoint sends is written to the client in the same turn of the loop. What this 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -83,9 +85,9 @@ class RouterProtocol(HttpToolsProtocol):
             self._timer = None
         self.waiting.clear()
         self.incoming = self.raw = None
-        if self.exchange is not None:
-            self.exchange.client_lost()
-            self.exchange = None
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None and not exchange.finished:  # finished: we ended it, and its task is about to
+            exchange.client_lost()
         self.parser = None
 
     def pause_writing(self) -> None:
@@ -107,6 +109,12 @@ class RouterProtocol(HttpToolsProtocol):
 
     def cut(self) -> None:
         """End at once, without a clean end of whatever answer is under way."""
+        self.transport.abort()
+
+    def reset(self) -> None:
+        """End with RST: where the close is a body's end, nothing less shows that it is not whole."""
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     # -- reading

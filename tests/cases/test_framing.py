@@ -291,14 +291,12 @@ async def test_f09_one_framing_goes_out(router: InProcess, upstream: Upstream) -
         b"GET / HTTP/1.1\r\nHost: a\r\n: empty name\r\n\r\n",
         b"GET / HTTP/1.1\r\n Host: a\r\n\r\n",
         b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.1 \r\nHost: a\r\n\r\n",
         b"GET /\x01 HTTP/1.1\r\nHost: a\r\n\r\n",
         b"get / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET models HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET * HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET ftp://x/ HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET /\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
@@ -308,10 +306,10 @@ async def test_f10_malformed_heads_are_refused(router: InProcess, upstream: Upst
     await refused(router, head, 400)
 
 
-@pytest.mark.parametrize("version", [b"0.9", b"2.0", b"1.2", b"3.1", b"11.1"])
+@pytest.mark.parametrize("version", [b" HTTP/0.9", b" HTTP/2.0", b" HTTP/1.2", b" HTTP/3.1", b" HTTP/11.1", b""])
 async def test_f10_other_versions_are_refused(router: InProcess, upstream: Upstream, version: bytes) -> None:
     """The kind of F10: only HTTP/1.0 and HTTP/1.1 are spoken."""
-    await refused(router, b"GET / HTTP/" + version + b"\r\nHost: a\r\n\r\n", 400, 505)
+    await refused(router, b"GET /" + version + b"\r\nHost: a\r\n\r\n", 400, 505)
 
 
 async def test_f11_an_absolute_target_chooses_no_host(router: InProcess, upstream: Upstream) -> None:

@@ -65,7 +65,7 @@ async def test_h03_connection_cannot_strip_what_matters(router: InProcess, upstr
 async def test_h04_cookies_belong_to_their_callers(upstream: Upstream) -> None:
     """H04: a cookie set for one caller is never sent for another, by host name too; two stay two, in order."""
     upstream.handler = play(json_message({}, fields=[("Set-Cookie", "sid=A; Path=/"), ("Set-Cookie", "b=2; Path=/")]))
-    async with running(upstream, upstream=f"http://localhost:{upstream.port}") as router:
+    async with running(upstream, url=f"http://localhost:{upstream.port}") as router:
         for data in (GEN, READ1, get("/v1/models"), completions(prompt=["a"])):
             answer = await router.ask(data)
             assert answer.all("set-cookie") == [b"sid=A; Path=/", b"b=2; Path=/"]

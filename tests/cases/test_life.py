@@ -69,7 +69,7 @@ async def test_o01_readiness_follows_the_engine() -> None:
 
 async def test_o02_an_engine_that_is_not_there(upstream: Upstream) -> None:
     """O02: connection refused is 503 with Retry-After in under 1 s, for a generation, a GET, a read and a list."""
-    async with running(upstream, upstream=f"http://127.0.0.1:{free_port()}") as router:
+    async with running(upstream, url=f"http://127.0.0.1:{free_port()}") as router:
         for data in (GEN, get("/v1/models"), READ1, completions(prompt=["a", "b"])):
             began = perf_counter()
             answer = await router.ask(data)
@@ -217,7 +217,7 @@ async def test_o07_localhost_is_tried_in_both_families(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
     async with Upstream(host=host) as upstream:
-        async with running(upstream, upstream=f"http://localhost:{upstream.port}") as router:
+        async with running(upstream, url=f"http://localhost:{upstream.port}") as router:
             assert (await router.ask(GEN)).status == 200
             assert (await router.ask(READ1)).status == 200
             assert await status_of(router, "/readyz") == 200

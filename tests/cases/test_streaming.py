@@ -76,7 +76,7 @@ async def test_s03_a_broken_stream_breaks_at_the_client_too(router: InProcess, u
     assert answer.status == 200
     assert answer.body == EVENT * 2
     assert not answer.whole
-    assert bytes(answer.raw_body) == chunk(EVENT) * 2
+    assert not answer.raw_body.endswith(LAST_CHUNK)
     samples = await router.settled()
     assert samples.sum("requests_total", outcome="upstream_aborted") == 1
     assert samples.sum("requests_total", outcome="ok") == 0

@@ -101,9 +101,9 @@ class InProcess(Running):
 
 
 @contextlib.asynccontextmanager
-async def running(upstream: Upstream, **settings: Any) -> AsyncIterator[InProcess]:
-    """A router with these settings in front of the upstream, in this event loop."""
-    values = {"upstream": upstream.url, "port": 0, "admin_port": 0, "engine": "generic", "engine_metrics": "off"}
+async def running(upstream: Upstream, *, url: str | None = None, **settings: Any) -> AsyncIterator[InProcess]:
+    """A router with these settings in front of the upstream (by another `url`, if given), in this event loop."""
+    values = {"upstream": url or upstream.url, "port": 0, "admin_port": 0, "engine": "generic", "engine_metrics": "off"}
     router = Router(Settings(**{**values, **settings}))
     started, stop = asyncio.Event(), asyncio.Event()
 
