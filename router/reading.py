@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
-
-import anyio
 
 from router.account import Account
 from router.endpoints import Endpoint, Endpoints
@@ -15,7 +14,7 @@ from router.errors import Answer, engine_down, engine_failed, not_acknowledged, 
 from router.observe.metrics import Metrics, Outcome
 from router.reads.detect import Read
 from router.reads.gate import Gate
-from router.reads.lane import Lane, Ticket
+from router.reads.lane import Lane, Ticket, TurnExpired
 from router.reads.split import append_members
 from router.settings import Settings
 from router.wire.exchange import Exchange
@@ -72,25 +71,39 @@ class Reading:
         """
         metrics = self.metrics
         began = perf_counter()
-        index = await ticket.turn()
-        endpoint = self.endpoints.reads[index]
-        gated = self.gate is not None and endpoint is self.endpoints.upstream
-        if self.gate is not None and gated:
-            at_gate = perf_counter()
-            with anyio.fail_after(self.settings.queue_timeout):
-                await self.gate.enter_reads()
-            metrics.gate_wait_seconds.labels("read").observe(perf_counter() - at_gate)
         try:
-            waited = perf_counter() - began
-            turn = Turn(endpoint, waited)
-            metrics.read_queue_wait_seconds.observe(waited)
-            if account is not None:
-                account.waited += waited
-            yield turn
+            index = await ticket.turn()
+        except BaseException:
+            self._settle()
+            raise
+        endpoint = self.endpoints.reads[index]
+        gate = self.gate if endpoint is self.endpoints.upstream else None
+        try:
+            if gate is not None:
+                at_gate = perf_counter()
+                try:
+                    async with asyncio.timeout(max(0.0, self.settings.queue_timeout - (at_gate - began))):
+                        await gate.enter_reads()
+                except TimeoutError:
+                    raise TurnExpired from None
+                metrics.gate_wait_seconds.labels("read").observe(perf_counter() - at_gate)
+            try:
+                waited = perf_counter() - began
+                turn = Turn(endpoint, waited)
+                metrics.read_queue_wait_seconds.observe(waited)
+                if account is not None:
+                    account.waited += waited
+                yield turn
+            finally:
+                if gate is not None:
+                    gate.leave_reads(more=self.lane.has_next)
         finally:
-            if self.gate is not None and gated:
-                self.gate.leave_reads()
             ticket.done()
+
+    def _settle(self) -> None:
+        """A read that was next in a burst left before its turn; nobody may be left to end the gate's hold."""
+        if self.gate is not None and not self.lane.has_next:
+            self.gate.settle()
 
     # -- requests
 
@@ -144,7 +157,7 @@ class Reading:
         busy.inc()
         began = perf_counter()
         try:
-            with anyio.fail_after(self.settings.read_timeout):
+            async with asyncio.timeout(self.settings.read_timeout):
                 try:
                     await self._send(turn, call, head, body)
                 except UpstreamClosed as error:
