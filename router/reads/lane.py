@@ -83,8 +83,7 @@ class Ticket(Entry):
             try:
                 await self._future
             except BaseException:
-                if self.stage is Stage.RUNNING:  # handed over in the turn of the loop that cancelled us
-                    self.done()
+                self.done()  # it may have been handed over in the very turn of the loop that cancelled us
                 lane.state.give_up(self)
                 raise
             finally:
