@@ -316,6 +316,8 @@ class RouterProtocol(HttpToolsProtocol):
         if not exchange.keep_alive or not exchange.body_complete:
             self._close_gently(exchange.body_complete)
             return
+        if self._refused is not None and self.waiting and not self.waiting[-1].body_complete:
+            self.waiting.pop()  # its body broke while it waited
         if self.waiting:
             self._start(self.waiting.popleft())
             if self.exchange is not self.incoming and self._refused is None:

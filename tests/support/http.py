@@ -58,9 +58,12 @@ def framing(fields: Fields) -> tuple[int | None, bool]:
 
 
 class BodyReader:
-    """Takes a body off the wire: `length` bytes, chunks, or (with neither) everything up to the close."""
+    """Takes a body off the wire: `length` bytes, chunks, or (with neither) everything up to the close.
 
-    def __init__(self, length: int | None, chunked: bool) -> None:
+    Chunk extensions are a violation unless `extensions` says that the sender may use them.
+    """
+
+    def __init__(self, length: int | None, chunked: bool, *, extensions: bool = False) -> None:
         self.done = length == 0
         self.to_close = length is None and not chunked
         self.trailers = b""
@@ -68,6 +71,7 @@ class BodyReader:
         self._chunked = chunked
         self._state = "size"
         self._held = b""
+        self._extensions = extensions
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """The decoded bytes in `data`, and what is left of it behind the body's end."""
@@ -111,6 +115,10 @@ class BodyReader:
                     raise Violation(f"{line[:40]!r} behind a chunk")
                 self._state = "size"
             elif self._state == "size":
+                if self._extensions:
+                    line, _, extension = line.partition(b";")
+                    if not _VALUE.match(extension):
+                        raise Violation(f"chunk extension {extension[:40]!r}")
                 if not _SIZE.match(line):
                     raise Violation(f"chunk size {line[:40]!r}")
                 self._left = int(line, 16)
