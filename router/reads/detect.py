@@ -83,11 +83,7 @@ def detect(dialect: Dialect, body: bytes) -> Read | None:
         return None
     try:
         return _parse(dialect, body)
-    except (
-        ValueError,
-        RecursionError,
-        LookupError,
-    ):  # what JSON parsers raise, msgspec's and Unicode's errors included
+    except (ValueError, RecursionError, LookupError):  # all that parsers of JSON and of Unicode raise
         return None
 
 
@@ -206,8 +202,8 @@ def _prompts(dialect: Dialect, fields: Mapping[str, Any], text: bytes) -> Prompt
 
 def _list_items(value: bytes) -> tuple[bytes, ...] | None:
     """Each prompt's JSON text if all are strings, or all are non-empty lists of integers."""
-    if not value.startswith(b"["):
-        return None
+    if not value.startswith(b"[") or value[1:50].lstrip()[:1] not in (b'"', b"["):
+        return None  # not a list, or one prompt as token ids
     try:
         items = tuple(bytes(item) for item in _items_decoder.decode(value))
         if all(item.startswith(b'"') for item in items):

@@ -59,7 +59,8 @@ def span(text: bytes, name: str) -> tuple[int, int] | None:
 def replace(text: bytes, values: dict[str, bytes]) -> bytes:
     """The object with the (last) values of these members replaced, every other byte kept. Absent ones are not added."""
     spans = {key: (start, end) for key, start, end in members(text) if key in values}
-    out, at = [], 0
+    out: list[bytes] = []
+    at = 0
     for key, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
         out += (text[at:start], values[key])
         at = end

@@ -33,5 +33,5 @@ def sub_bodies(body: bytes, read: Read) -> Iterator[bytes]:
 
 
 def append_members(body: bytes, members: bytes) -> bytes:
-    """Splice `"name":value` members before the body's final brace; bodies that are no UTF-8 objects stay as they are."""
+    """Splice `"name":value` members before the final brace; a body that is no UTF-8 object stays as it is."""
     return append(body, members)

@@ -1,4 +1,4 @@
-"""JSON values as the engines coerce them: pydantic's lax mode, in the few forms that decide whether a request is a read."""
+"""JSON values as the engines coerce them: pydantic's lax mode, in the few forms that decide what is a read."""
 
 from __future__ import annotations
 
