@@ -57,7 +57,7 @@ async def test_b02_compressed_bodies_are_looked_into(router: InProcess, upstream
 
 @pytest.mark.parametrize(
     ("coding", "body", "reason"),
-    [("compress", b"\x1f\x9d\x90", "encoding"), ("gzip", b"not gzip", "corrupt"), ("zstd", b"\x28\xb5", "corrupt")],
+    [("compress", b"\x1f\x9d\x90", "encoding"), ("gzip", b"not gzip", "corrupt"), ("zstd", b"not zstd", "corrupt")],
 )
 async def test_b02_what_cannot_be_unpacked_passes(
     router: InProcess, upstream: Upstream, coding: str, body: bytes, reason: str

@@ -168,10 +168,18 @@ async def test_k12_pings_are_no_reads(router: InProcess) -> None:
     assert not await is_read(router, CHAT, chat())
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models", "/tokenize", "/v1/files", "/invocations", "/v2/x"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models", "/tokenize", "/v1/files", "/v2/x"])
 async def test_k13_other_paths_are_not_inspected(router: InProcess, path: str) -> None:
-    """K13: the same body elsewhere passes; `/invocations` too, whose dispatch is the engine's own (documented)."""
+    """K13: the same body elsewhere passes."""
     assert not await is_read(router, path, completion())
+
+
+async def test_k13_invocations_dispatch_by_payload(router: InProcess) -> None:
+    """K13: what vLLM would hand on to completions or chat is read as those are."""
+    assert await is_read(router, "/invocations", completion())
+    assert await is_read(router, "/invocations", chat(logprobs=True))
+    assert not await is_read(router, "/invocations", chat(logprobs=0))
+    assert not await is_read(router, "/invocations", completion(max_tokens=2))
 
 
 @pytest.mark.parametrize("path", ["/v1/completions/", "//v1/completions", "/v1/./completions", "/v1/completions/x"])

@@ -128,7 +128,7 @@ async def engine(connection: Connection, request: Request) -> None:
     if request.method == b"POST":
         try:
             body = json.loads(request.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
     content = completion(body, len(connection.upstream.requests)) if isinstance(body, dict) else {"ok": True}
     echo = [("X-Request-Id", v.decode("latin-1")) for v in request.all("x-request-id")]
