@@ -26,13 +26,13 @@ from router.passing import Passing
 from router.reading import Reading, answer_single
 from router.reads.coding import CodingError, decode
 from router.reads.detect import Read, detect, model_of
-from router.reads.dialects import Dialect, find
+from router.reads.dialects import find
 from router.reads.gate import Gate
 from router.reads.lane import Lane, LaneClosed, LaneFull, NoEndpoint, TurnExpired
 from router.settings import Settings
 from router.wire.exchange import Exchange
 from router.wire.message import Limits
-from router.wire.server import RouterProtocol
+from router.wire.server import OpenConnections, RouterProtocol
 
 logger = logging.getLogger("router")
 
@@ -53,6 +53,7 @@ class Router:
         self.metrics = Metrics()
         self.draining = False
         self._state = ServerState()
+        self._state.connections = self._connections = OpenConnections()
         self._stack = AsyncExitStack()
         self._servers: list[asyncio.Server] = []
 
@@ -153,10 +154,10 @@ class Router:
         for connection in list(self._state.connections):
             connection.shutdown()
 
-    @property
-    def busy(self) -> bool:
-        """Client connections are still open, or reads still run."""
-        return bool(self._state.connections) or not self.lane.is_idle
+    async def idle(self) -> None:
+        """Wait until every client connection has ended (their answers written) and no read runs."""
+        await self._connections.emptied()
+        await self.lane.idle()
 
     def refuse_waiting(self) -> None:
         """Answer the reads that still wait with 503."""

@@ -114,10 +114,9 @@ async def _sub_read(
     sink: Collected | _Joined,
     totals: Totals,
 ) -> None:
-    turn.prompt_bytes = len(body)
-    head, body = reading.request(exchange, read, body, turn.endpoint, suffix=b"-%d" % number)
+    head, body = reading.request(exchange, read, body, turn, suffix=b"-%d" % number)
     if isinstance(sink, _Joined):
-        sink.judge = lambda answer: reading.judge(turn, answer)
+        sink.judge = lambda head: reading.judge(turn, head)
     try:
         call = await reading.call(turn, head, body, sink)
         if isinstance(sink, Collected) and sink.answer is not None:

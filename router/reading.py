@@ -33,7 +33,7 @@ _BUFFERED = frozenset({b"expect"})
 class Turn:
     """One read's turn at one endpoint, and what became of it."""
 
-    __slots__ = ("acknowledged", "endpoint", "isolation", "outcome", "prompt_bytes", "sent_at", "waited")
+    __slots__ = ("acknowledged", "endpoint", "isolation", "knobs", "outcome", "sent_at", "waited")
 
     def __init__(self, endpoint: Endpoint, waited: float) -> None:
         self.endpoint = endpoint
@@ -42,7 +42,7 @@ class Turn:
         self.acknowledged = False
         self.isolation = "serial"
         self.outcome: Outcome = "ok"
-        self.prompt_bytes = 0
+        self.knobs = False  # the engine's own knobs are in its body
 
 
 class Reading:
@@ -112,7 +112,7 @@ class Reading:
         exchange: Exchange,
         read: Read,
         body: bytes,
-        endpoint: Endpoint,
+        turn: Turn,
         *,
         suffix: bytes = b"",
         encoded: bool = False,
@@ -123,10 +123,13 @@ class Reading:
             suffix: appended to the client's X-Request-Id (sub-reads).
             encoded: the body is compressed and goes as it is.
         """
+        endpoint = turn.endpoint
         if self.settings.body_knobs and not encoded:
             members = endpoint.facts.adapter.knobs(read.route)
             if members:
-                body = append_members(body, members)
+                with_knobs = append_members(body, members)
+                turn.knobs = with_knobs is not body
+                body = with_knobs
         fields = exchange.fields
         drop = self.drop
         if suffix:
@@ -207,7 +210,7 @@ class Reading:
         if settings.isolation == "serial":
             turn.isolation = "serial"
             return
-        if turn.acknowledged or endpoint.facts.vouches(turn.prompt_bytes):
+        if turn.acknowledged or (turn.knobs and endpoint.facts.vouched and settings.reads_in_flight == 1):
             turn.isolation = "engine"
             return
         turn.isolation = "exclusive" if self.gate is not None and endpoint is self.endpoints.upstream else "serial"
@@ -242,8 +245,7 @@ async def answer_single(
 ) -> None:
     """A read that goes as one request: relayed as it comes, with its labels on the head."""
     async with reading.turn(ticket, account) as turn:
-        turn.prompt_bytes = len(body)
-        head, body = reading.request(exchange, read, body, turn.endpoint, encoded=encoded)
+        head, body = reading.request(exchange, read, body, turn, encoded=encoded)
 
         def on_head(answer: ResponseHead) -> Sequence[tuple[bytes, bytes]]:
             reading.judge(turn, answer)

@@ -113,9 +113,10 @@ async def drain(router: Router) -> None:
     if settings.drain_delay:
         await asyncio.sleep(min(settings.drain_delay, settings.grace))
     router.stop_accepting()
-    while router.busy and loop.time() < deadline - FLUSH:
-        await asyncio.sleep(0.02)
-    if router.busy:
+    try:
+        async with asyncio.timeout_at(deadline - FLUSH):
+            await router.idle()
+    except TimeoutError:
         router.refuse_waiting()
         await asyncio.sleep(FLUSH)
 
@@ -139,7 +140,8 @@ async def announce(router: Router) -> None:
     s = router.settings
     await router.first_look(FIRST_LOOK)
     lines = [
-        f"logprob-router {__version__} listens on {_url(s.host, router.port)}, admin on {_url(s.admin_host, router.admin_port)}",
+        f"logprob-router {__version__} listens on {_url(s.host, router.port)}, "
+        f"admin on {_url(s.admin_host, router.admin_port)}",
         *(f"engine at {endpoint.url}: {_engine(endpoint)}" for endpoint in router.endpoints.all),
         f"isolation: {promise(router)}",
     ]

@@ -1,7 +1,7 @@
 """Every series that the router exports, in one table, and the children of the hot path bound once.
 
-Labels are closed: `kind`, `route`, `code` (a class such as `2xx`), `outcome`, `endpoint`, `isolation` and `model`, which
-is a listed name or `other`. Nothing that a client writes freely becomes a label.
+Labels are closed: `kind`, `route`, `code` (a class such as `2xx`), `outcome`, `endpoint`, `isolation` and `model`,
+which is a listed name or `other`. Nothing that a client writes freely becomes a label.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class Exchange:
         """Prepare the head; it leaves with the next `send`.
 
         Args:
-            fields: all of them, Content-Length included where `length` is known; Transfer-Encoding and Connection are ours.
+            fields: Content-Length included where `length` is known; Transfer-Encoding and Connection are ours.
             length: the body's size in bytes. Without it the body goes chunked, or to the close for HTTP/1.0.
         """
         self.response_started = True
@@ -235,7 +235,7 @@ class Exchange:
         self._head = b"".join(out)
 
     def send(self, data: bytes, last: bool) -> None:
-        """Write a piece of the answer (the head too, if it has not gone yet), as one segment where that needs no large copy."""
+        """Write a piece of the answer, and the head if it has not gone yet, as one segment unless that copies much."""
         if self.gone or self.finished:
             return
         head = self._head

@@ -53,7 +53,7 @@ class ConnectFailed(WireError):
 
 
 class UpstreamClosed(WireError):
-    """The endpoint closed or reset. `clean_slate` is true if not one byte of an answer had come on a reused connection."""
+    """The endpoint closed or reset; `clean_slate` if that was a reused connection without one byte of an answer."""
 
     def __init__(self, message: str, *, clean_slate: bool = False) -> None:
         super().__init__(message)

@@ -16,6 +16,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import httptools
 from uvicorn.config import Config
@@ -31,6 +32,29 @@ App = Callable[[Exchange], Awaitable[None]]
 
 LINGER = 2.0
 """Seconds for which a client that still uploads may go on, unread, so that it sees our answer before the close."""
+
+
+class OpenConnections(set[Any]):
+    """The open client connections; one can wait until there are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._emptied: list[asyncio.Future[None]] = []
+
+    def discard(self, connection: object) -> None:
+        super().discard(connection)
+        if not self:
+            waiters, self._emptied = self._emptied, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def emptied(self) -> None:
+        """Wait until no connection is open."""
+        while self:
+            waiter = asyncio.get_running_loop().create_future()
+            self._emptied.append(waiter)
+            await waiter
 
 
 class RouterProtocol(HttpToolsProtocol):
@@ -88,7 +112,7 @@ class RouterProtocol(HttpToolsProtocol):
         exchange, self.exchange = self.exchange, None
         if exchange is not None and not exchange.finished:  # finished: we ended it, and its task is about to
             exchange.client_lost()
-        self.parser = None
+        self.parser = None  # type: ignore[assignment]
 
     def pause_writing(self) -> None:
         if self.exchange is not None:
@@ -210,7 +234,7 @@ class RouterProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._resuming or self._refused is not None:
             self._resuming = False
-            return
+            return None
         self._in_head = False
         method = self.parser.get_method()
         version = self.parser.get_http_version()

@@ -1,0 +1,36 @@
+"""How the embedded engine says under which settings it runs, and how the adapter reads it back.
+
+llama.cpp shows neither whether its KV cache is split nor its micro-batch. It does list a model's tags, so the embedded
+engine states both there; the context of a slot is in `/props`. With split KV, and a micro-batch as long as a slot's
+context, a prompt is always computed whole and no other slot's tokens reach its attention: a read that is alone among
+reads and bypasses the cache is isolated (docs/engines.md has the measurements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+SPLIT_KV = "logprob-router:split-kv"
+MICRO_BATCH = "logprob-router:micro-batch="
+
+
+def announcement(*, split_kv: bool, micro_batch: int) -> set[str]:
+    """The tags that state these settings."""
+    return {f"{MICRO_BATCH}{micro_batch}", *((SPLIT_KV,) if split_kv else ())}
+
+
+def read_announcement(models: Iterable[Mapping[str, Any]], props: Mapping[str, Any]) -> str | None:
+    """What vouches for this engine, in words, or None.
+
+    Args:
+        models: the entries of `/v1/models`.
+        props: `/props`.
+    """
+    tags = {str(tag) for model in models for tag in model.get("tags") or ()}
+    batches = [int(tag.removeprefix(MICRO_BATCH)) for tag in tags if tag.removeprefix(MICRO_BATCH).isdigit()]
+    settings = props.get("default_generation_settings")
+    context = settings.get("n_ctx") if isinstance(settings, Mapping) else None
+    if SPLIT_KV not in tags or not batches or not isinstance(context, int) or context > min(batches):
+        return None
+    return f"split KV, micro-batch {min(batches)} for a context of {context}"
