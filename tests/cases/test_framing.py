@@ -293,6 +293,7 @@ async def test_f09_one_framing_goes_out(router: InProcess, upstream: Upstream) -
         b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.1 \r\nHost: a\r\n\r\n",
         b"GET /\x01 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /caf\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n",
         b"get / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET models HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET * HTTP/1.1\r\nHost: a\r\n\r\n",

@@ -95,15 +95,21 @@ class Answer:
 
 
 class Client:
-    """One connection. Nothing is read before it is asked for."""
+    """One connection. Nothing is read before it is asked for.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `lenient`: it talks to the scripted engine itself, which may answer in HTTP/1.0 and with chunk extensions.
+    """
+
+    def __init__(self, sock: socket.socket, *, lenient: bool = False) -> None:
         self.sock = sock
+        self.lenient = lenient
         self._buffer = b""
         self._reader: BodyReader | None = None
 
     @classmethod
-    async def connect(cls, port: int, *, host: str = "127.0.0.1", receive_buffer: int | None = None) -> Self:
+    async def connect(
+        cls, port: int, *, host: str = "127.0.0.1", receive_buffer: int | None = None, lenient: bool = False
+    ) -> Self:
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -114,7 +120,7 @@ class Client:
         except BaseException:
             sock.close()
             raise
-        return cls(sock)
+        return cls(sock, lenient=lenient)
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,7 +148,7 @@ class Client:
             head, end, self._buffer = self._buffer.partition(b"\r\n\r\n")
             line, fields = parse_fields(head + end)
             version, status, reason = [*line.split(b" ", 2), b""][:3]
-            assert version == b"HTTP/1.1", line
+            assert version == b"HTTP/1.1" or self.lenient, line
             if 100 <= int(status) < 200 and int(status) != 101:
                 interim.append(int(status))
                 continue
@@ -152,7 +158,8 @@ class Client:
         chunked = bool(values(fields, "transfer-encoding"))
         assert not (lengths and chunked), "Content-Length beside Transfer-Encoding"
         bodyless = method == "HEAD" or answer.status in (101, 204, 304)
-        self._reader = BodyReader(0 if bodyless else int(lengths[0]) if lengths else None, chunked and not bodyless)
+        length = 0 if bodyless else int(lengths[0]) if lengths else None
+        self._reader = BodyReader(length, chunked and not bodyless, extensions=self.lenient)
         if self._buffer and self._reader is not None:
             self._take(answer, self._buffer)
         self._finish(answer)
