@@ -1,0 +1,164 @@
+"""The cases: what moves scores on an engine, tried straight at it and through the router, against the same baseline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from router.verify.probe import ChatLoad, Scores, Target, deviation
+from router.verify.prompts import PromptMaker
+
+
+@dataclass(slots=True)
+class Column:
+    """One case at one target.
+
+    Attributes:
+        reads, equal: how many there were, and how many had the baseline's bits.
+        deviation: largest difference in nats.
+        cached: reads that the engine says it answered from its cache in part.
+        overlapped: reads during which a chat was being answered.
+        seconds: wall time.
+        labels: the router's isolation labels.
+    """
+
+    reads: int = 0
+    equal: int = 0
+    deviation: float = 0.0
+    cached: int = 0
+    overlapped: int = 0
+    seconds: float = 0.0
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Row:
+    """One case, with a column for each target that was measured."""
+
+    case: str
+    tokens: int
+    load: int
+    columns: dict[str, Column] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        lengths: prompt lengths in tokens for the repeats.
+        loaded_lengths: those that are repeated under chat load too.
+        chats: chats that run at a time as load.
+        short: tokens of the prompts that go several at a time.
+        rotation, long_context: tokens of the shared prefix, and of the conversation; 0 leaves the part out.
+        burst: short reads that run against the conversation.
+    """
+
+    lengths: Sequence[int] = (60, 300, 512, 513, 819, 820, 4096)
+    loaded_lengths: Sequence[int] = (60, 300, 513, 820)
+    chats: int = 3
+    short: int = 60
+    rotation: int = 1000
+    long_context: int = 2000
+    burst: int = 96
+
+
+Say = Callable[[str], None]
+
+
+class Bench:
+    """Runs the cases at each target, and keeps the rows."""
+
+    def __init__(self, targets: dict[str, Target], prompts: PromptMaker, plan: Plan, say: Say) -> None:
+        self.targets = targets
+        self.prompts = prompts
+        self.plan = plan
+        self.say = say
+        self.rows: list[Row] = []
+        self._baselines: dict[str, Scores] = {}
+        self._seed = 0
+
+    @property
+    def reference(self) -> Target:
+        """Where baselines are read: through the router if there is one."""
+        return self.targets.get("router") or self.targets["engine"]
+
+    async def prompt(self, tokens: int) -> str:
+        """A new prompt; its baseline is its first read ever, alone: nothing of it can be cached."""
+        self._seed += 1
+        text = await self.prompts.make(tokens, self._seed)
+        self._baselines[text] = await self.reference.read(text)
+        return text
+
+    async def run(self) -> None:
+        """All the cases of the table."""
+        for load in (0, self.plan.chats) if self.plan.chats else (0,):
+            if self.reference.api == "completions":
+                await self._several("3 prompts in one request", 3, load, lambda t, p: t.read_list(p))
+            await self._several("8 prompts in parallel", 8, load, _in_parallel)
+            await self._after_chat(load)
+            for tokens in self.plan.loaded_lengths if load else self.plan.lengths:
+                await self._again(tokens, load)
+
+    async def _several(
+        self, case: str, count: int, load: int, ask: Callable[[Target, list[str]], Awaitable[list[Scores]]]
+    ) -> None:
+        prompts = [await self.prompt(self.plan.short) for _ in range(count)]
+        await self._case(case, self.plan.short, load, prompts, ask)
+
+    async def _again(self, tokens: int, load: int) -> None:
+        prompt = await self.prompt(tokens)
+
+        async def twice(target: Target, prompts: list[str]) -> list[Scores]:
+            return [await target.read(prompts[0]), await target.read(prompts[0])]
+
+        await self._case("the same prompt again", tokens, load, [prompt], twice)
+
+    async def _after_chat(self, load: int) -> None:
+        tokens = 300
+        prompt = await self.prompt(tokens)
+
+        async def chat_first(target: Target, prompts: list[str]) -> list[Scores]:
+            await target.complete(prompts[0][: len(prompts[0]) * 3 // 4], 4)
+            return [await target.read(prompts[0])]
+
+        await self._case("after a chat turn on the same prefix", tokens, load, [prompt], chat_first)
+
+    async def _case(
+        self,
+        case: str,
+        tokens: int,
+        load: int,
+        prompts: list[str],
+        ask: Callable[[Target, list[str]], Awaitable[list[Scores]]],
+    ) -> None:
+        measured = self._baselines[prompts[0]].prompt_tokens or tokens
+        row = Row(case, measured, load)
+        for name, target in self.targets.items():
+            self.say(f"{case}, {measured} tokens, {f'{load} chats' if load else 'idle'}, {name}")
+            began = time.perf_counter()
+            async with ChatLoad(target, load) as chats:
+                found = await ask(target, prompts)
+                overlapped = sum(chats.running_during(scores) for scores in found)
+            column = self._judge(prompts, found)
+            column.seconds = time.perf_counter() - began
+            column.overlapped = overlapped
+            row.columns[name] = column
+        self.rows.append(row)
+
+    def _judge(self, prompts: list[str], found: list[Scores]) -> Column:
+        column = Column(reads=len(found))
+        for number, scores in enumerate(found):
+            baseline = self._baselines[prompts[number % len(prompts)]]
+            column.equal += scores.top == baseline.top
+            column.deviation = max(column.deviation, deviation(scores, baseline))
+            column.cached += bool(scores.cached_tokens)
+            if scores.isolation:
+                column.labels[scores.isolation] = column.labels.get(scores.isolation, 0) + 1
+        return column
+
+
+async def _in_parallel(target: Target, prompts: list[str]) -> list[Scores]:
+    return list(await asyncio.gather(*(target.read(prompt) for prompt in prompts)))

@@ -1,0 +1,64 @@
+"""Prompts made to measure, in tokens of the engine that is measured."""
+
+from __future__ import annotations
+
+import secrets
+
+from router.verify.probe import CannotMeasure, Target
+
+TEXT = """
+the river carried old boats past quiet towns while children counted stones and traders argued about salt prices under
+a pale morning sky near the mill where bread was made for all who came down from the hills
+"""
+WORDS = TEXT.split()
+
+TRIES = 24
+
+
+class PromptMaker:
+    """Makes prompts of a wanted length. Each begins with words of its own, so that no two share a prefix.
+
+    Lengths come from the engine's tokenizer, or, if it has no path for that, from `usage.prompt_tokens` of a read.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.nonce = secrets.token_hex(3)
+        self._by_usage = False
+        self._extra = 0
+
+    async def prepare(self) -> None:
+        """Learn what the engine adds to a text (a start token, a chat template)."""
+        text = "one two three four five six"
+        counted = await self.target.count(text)
+        usage = (await self.target.read(text)).prompt_tokens
+        if counted is None:
+            self._by_usage = True
+            if usage is None:
+                raise CannotMeasure(f"{self.target.url} has no tokenizer path and reports no usage.prompt_tokens.")
+        elif usage is not None:
+            self._extra = usage - counted
+
+    async def make(self, tokens: int, seed: int) -> str:
+        """A prompt of `tokens` tokens, or as near as words allow."""
+        words = max(tokens - 12, 1)
+        best, best_off = self._text(words, seed), tokens
+        for _ in range(TRIES):
+            text = self._text(words, seed)
+            off = tokens - await self._length(text)
+            if abs(off) < best_off:
+                best, best_off = text, abs(off)
+            if off == 0:
+                break
+            step = off if abs(off) < 4 else int(off * 0.9)
+            words = max(words + step, 1)
+        return best
+
+    async def _length(self, text: str) -> int:
+        if self._by_usage:
+            return (await self.target.read(text)).prompt_tokens or 0
+        return (await self.target.count(text) or 0) + self._extra
+
+    def _text(self, words: int, seed: int) -> str:
+        body = (WORDS[(i * 7 + seed * 3 + i // 5) % len(WORDS)] for i in range(words))
+        return f"Case {self.nonce} {seed}: " + " ".join(body) + " so the answer is"
