@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from dataclasses import dataclass, field
+from statistics import median
 
 from router.verify.cases import Bench
+from router.verify.probe import Target
 
 QUESTION = [{"role": "user", "content": "Name three rivers and say one thing about each of them."}]
 
