@@ -195,7 +195,8 @@ class Connection(asyncio.Protocol):
             return
         except httptools.HttpParserError as error:
             if not self._done:
-                self._fail(UpstreamGarbled(f"the endpoint's answer is not well-formed HTTP: {error}"))
+                reason = error.__context__ if isinstance(error.__context__, _Doubtful) else error
+                self._fail(UpstreamGarbled(f"the endpoint's answer is not well-formed HTTP: {reason}"))
                 return
             self._dirty = True
         if self._head_seen:
@@ -251,13 +252,17 @@ class Connection(asyncio.Protocol):
         if 100 <= status < 200 and status != 101:
             self._fields = []
             return
+        if status < 100 or parser.get_http_version() not in ("1.0", "1.1") or b"\0" in self._reason:
+            raise _Doubtful("the status line is odd")
         length: int | None = None
         chunked = False
         for lower, _, value in self._fields:
             if lower == b"content-length" and value.isdigit():
                 length = int(value)
             elif lower == b"transfer-encoding":
-                chunked = value.strip().lower().endswith(b"chunked")
+                if chunked or value.strip().lower() != b"chunked":
+                    raise _Doubtful(f"transfer coding {value.decode('latin-1')!r}")
+                chunked = True
         bodyless = self._head_only or status in NO_BODY_STATUS
         self._head = ResponseHead(status, self._reason, self._fields, length, chunked, bodyless)
         self._head_seen = True
@@ -419,6 +424,10 @@ class Pool:
         self._idle.clear()
         for connection in list(self._open):
             connection.transport.abort()
+
+
+class _Doubtful(Exception):
+    """An answer that the parser takes, but whose body could be read in two ways."""
 
 
 def _reason(error: Exception) -> str:

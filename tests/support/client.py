@@ -156,7 +156,7 @@ class Client:
         answer = Answer(head + end, int(status), reason, fields, perf_counter(), interim)
         lengths = values(fields, "content-length")
         chunked = bool(values(fields, "transfer-encoding"))
-        assert not (lengths and chunked), "Content-Length beside Transfer-Encoding"
+        assert len(lengths) + chunked < 2, "more than one framing"
         bodyless = method == "HEAD" or answer.status in (101, 204, 304)
         length = 0 if bodyless else int(lengths[0]) if lengths else None
         self._reader = BodyReader(length, chunked and not bodyless, extensions=self.lenient)
