@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 
 from router.observe.metrics import Kind, Metrics, Outcome
+from router.observe.usage import Usage
 
 
 class Account:
@@ -12,6 +13,7 @@ class Account:
 
     Attributes:
         waited: seconds spent waiting for a turn or at the gate, which are nobody's overhead.
+        usage: the answer's token counts, where they were looked at.
         sent_at, first_byte_at: `time.perf_counter` of the first byte to the endpoint and the first byte back.
         forwarding: seconds from the endpoint's first bytes to their writing.
     """
@@ -29,6 +31,7 @@ class Account:
         "route",
         "sent_at",
         "status",
+        "usage",
         "waited",
     )
 
@@ -42,6 +45,7 @@ class Account:
         self.model: str | None = None
         self.status = 0
         self.outcome: Outcome = "ok"
+        self.usage: Usage | None = None
         self.waited = self.sent_at = self.first_byte_at = self.forwarding = 0.0
 
     def classify(self, kind: Kind, route: str, model: str | None) -> None:

@@ -41,6 +41,9 @@ THREAD_DECODE = 4 * 1024
 
 BACKLOG = 2048
 
+DEFAULT_BLOCK = 16
+"""Tokens in a block of a prefix cache, where the engine does not say."""
+
 
 class Router:
     """The router: a data port in front of an engine, and an admin port.
@@ -67,8 +70,8 @@ class Router:
             queue_timeout=settings.queue_timeout,
         )
         self.gate = Gate(max_hold=settings.max_hold) if settings.isolation == "exclusive" else None
-        self.reading = Reading(settings, self.metrics, self.endpoints, self.lane, self.gate)
         self.passing = Passing(settings, self.metrics, self.endpoints.upstream, self.gate)
+        self.reading = Reading(settings, self.metrics, self.endpoints, self.lane, self.gate, self.passing.ledger)
         self.metrics.read_queue_depth.set_function(lambda: self.lane.queued)
         if self.gate is not None:
             gate = self.gate
@@ -186,6 +189,7 @@ class Router:
         if endpoint.up:
             self.metrics.allow_models(endpoint.facts.models)
             if endpoint is self.endpoints.upstream:
+                self.passing.ledger.block_size = endpoint.facts.block_size or DEFAULT_BLOCK
                 self.metrics.build_info.clear()
                 self.metrics.build_info.labels(__version__, endpoint.facts.kind, self.settings.isolation).set(1)
 

@@ -10,6 +10,7 @@ from router.account import Account
 from router.endpoints import Endpoint
 from router.errors import engine_down, engine_failed
 from router.observe.metrics import Metrics
+from router.observe.prefixes import PrefixLedger
 from router.reads.dialects import Dialect
 from router.reads.gate import Gate
 from router.settings import Settings
@@ -31,6 +32,7 @@ class Passing:
         self.metrics = metrics
         self.upstream = upstream
         self.gate = gate
+        self.ledger = PrefixLedger(metrics)
 
     async def stream(self, exchange: Exchange, account: Account) -> None:
         """Relay a request whose body, if it has one, is passed on as it comes."""
@@ -46,12 +48,16 @@ class Passing:
         """Relay a request that was inspected and is no read, the very bytes that came."""
         async with self._admitted(exchange, account):
             head = self._head(exchange, len(body), False, _EXPECT)
-            watch = InBandErrors()
-            call = Call(self.upstream.pool, ToClient(exchange, tap=watch.feed))
+            errors = InBandErrors()
+            watch = self.ledger.begin(dialect.route, plain) if plain is not None else None
+            taps = (errors.feed,) if watch is None else (errors.feed, watch.feed)
+            call = Call(self.upstream.pool, ToClient(exchange, taps=taps))
             exchange.on_writable = call.readable
             await self._run(account, call, call.send(head, body))
-            if watch.found and account.outcome == "ok":
+            if errors.found and account.outcome == "ok":
                 account.outcome = "upstream_error"
+            if watch is not None:
+                account.usage = watch.end(account.outcome == "ok")
 
     def _head(self, exchange: Exchange, length: int | None, chunked: bool, drop: frozenset[bytes]) -> bytes:
         return request_head(

@@ -12,6 +12,7 @@ from router.account import Account
 from router.endpoints import Endpoint, Endpoints
 from router.errors import Answer, engine_down, engine_failed, not_acknowledged, read_timeout
 from router.observe.metrics import Metrics, Outcome
+from router.observe.prefixes import PrefixLedger
 from router.reads.detect import Read
 from router.reads.gate import Gate
 from router.reads.lane import Lane, Ticket, TurnExpired
@@ -49,13 +50,20 @@ class Reading:
     """What all reads share: the lane, the gate, the endpoints and the labels."""
 
     def __init__(
-        self, settings: Settings, metrics: Metrics, endpoints: Endpoints, lane: Lane, gate: Gate | None
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        endpoints: Endpoints,
+        lane: Lane,
+        gate: Gate | None,
+        ledger: PrefixLedger,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
         self.endpoints = endpoints
         self.lane = lane
         self.gate = gate
+        self.ledger = ledger
         self.bypass = settings.bypass
         self.bypass_name = self.bypass[0].lower()
         self.drop = _BUFFERED | {self.bypass_name}
@@ -231,6 +239,8 @@ class Reading:
 
     def count(self, turn: Turn, model: str | None) -> None:
         """A read or sub-read ended."""
+        if turn.endpoint is self.endpoints.upstream:
+            self.ledger.note_read(turn.isolation == "engine")
         self.metrics.count_read(turn.isolation, model, turn.outcome)
 
 

@@ -81,7 +81,6 @@ async def _facts(client: httpx.AsyncClient, base_url: str, adapter: Adapter, mod
             version = str(props.get("build_info") or "") or None
             announcement = read_announcement(_list(models), props)
             vouched, reason = announcement is not None, announcement or ""
-        block_size = 1  # it reuses a prefix token by token
     elif adapter.kind in ("vllm", "freetoken"):
         _, found = await _get(client, base_url + "/version")
         version = found.get("version") if isinstance(found, dict) else None

@@ -63,6 +63,11 @@ SERIES: tuple[Series, ...] = (
     Series("reads_resent_total", Counter, "Reads resent after a reused connection closed without a byte."),
     Series("gate_wait_seconds", Histogram, "Exclusive isolation: wait at the gate.", ("kind",), READ_BUCKETS),
     Series("gate_held_requests", Gauge, "Exclusive isolation: requests held at the gate."),
+    Series("prefix_expected_tokens_total", Counter, "Prompt tokens that the engine should have had in its cache."),
+    Series("prefix_cached_tokens_total", Counter, "Prompt tokens that it reported as cached, of those expected."),
+    Series("prefix_lost_tokens_total", Counter, "Expected tokens that were gone, by what ran in between.", ("after",)),
+    Series("prefix_evictions_total", Counter, "Times that a known prefix had lost more than a block."),
+    Series("prefix_unknown_total", Counter, "Chat requests from which nothing can be told.", ("reason",)),
     Series("canary_checks_total", Counter, "Replays of the stored read.", ("result",)),
     Series("canary_deviation_nats", Gauge, "Largest deviation of the last replay."),
     Series("endpoint_up", Gauge, "1 if the endpoint's health path answers.", ("endpoint",)),
@@ -90,13 +95,18 @@ class Metrics:
     reads_resent_total: Counter
     gate_wait_seconds: Histogram
     gate_held_requests: Gauge
+    prefix_expected_tokens_total: Counter
+    prefix_cached_tokens_total: Counter
+    prefix_lost_tokens_total: Counter
+    prefix_evictions_total: Counter
+    prefix_unknown_total: Counter
     canary_checks_total: Counter
     canary_deviation_nats: Gauge
     endpoint_up: Gauge
     build_info: Gauge
 
     def __init__(self) -> None:
-        disable_created_metrics()  # half as many series, and no scraper here reads them
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # half as many series, and no scraper here reads them
         self.registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -133,6 +143,20 @@ class Metrics:
         if child is None:
             child = self._reads[key] = self.reads_total.labels(*key)
         child.inc()
+
+    def prefix_seen(self, expected: int, cached: int) -> None:
+        """The ledger: a known prefix came again."""
+        self.prefix_expected_tokens_total.inc(expected)
+        self.prefix_cached_tokens_total.inc(min(cached, expected))
+
+    def prefix_lost(self, tokens: int, after: str) -> None:
+        """The ledger: an eviction."""
+        self.prefix_evictions_total.inc()
+        self.prefix_lost_tokens_total.labels(after).inc(tokens)
+
+    def prefix_unknown(self, reason: str) -> None:
+        """The ledger: nothing can be told."""
+        self.prefix_unknown_total.labels(reason).inc()
 
     def allow_models(self, names: Iterable[str]) -> None:
         """Names that the engine itself lists; the first 50 become label values."""

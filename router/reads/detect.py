@@ -79,7 +79,7 @@ _ids_decoder = msgspec.json.Decoder(list[int])
 
 def detect(dialect: Dialect, body: bytes) -> Read | None:
     """The read that this body asks for, or None: not a read, or not to be parsed (the engine will say why)."""
-    if not dialect.whole and not _may_be_read(dialect, body):
+    if not dialect.scores or (not dialect.whole and not _may_be_read(dialect, body)):
         return None
     try:
         return _parse(dialect, body)

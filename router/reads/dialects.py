@@ -31,6 +31,7 @@ class Dialect:
         per_prompt: members that may hold a list with one entry for each prompt.
         shape: how the engine answers a list: one object with `choices`, or an array.
         whole: several reads run inside one request, which takes a turn as it is.
+        scores: whether it can be a read at all; other rows are chat that is looked at for its prefix.
         streams: whether the answer is a stream when the request does not say.
     """
 
@@ -42,6 +43,7 @@ class Dialect:
     per_prompt: tuple[str, ...] = ()
     shape: Shape = "choices"
     whole: bool = False
+    scores: bool = True
     streams: bool = False
 
 
@@ -174,6 +176,7 @@ _ROWS = (
         )
         for route in ("/api/generate", "/api/chat")
     ),
+    Dialect("/v1/messages", scores=False),
     *(Dialect(route, whole=True) for route in ("/v1/systemone", "/v1/decisions", "/generative_scoring", "/v1/score")),
 )
 

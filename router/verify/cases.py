@@ -66,6 +66,10 @@ class Plan:
 
 
 Say = Callable[[str], None]
+Ask = Callable[[Target, list[str]], Awaitable[list[Scores]]]
+
+AFTER_CHAT = 300
+"""Tokens of the prompt whose beginning a chat turn used before."""
 
 
 class Bench:
@@ -85,12 +89,16 @@ class Bench:
         """Where baselines are read: through the router if there is one."""
         return self.targets.get("router") or self.targets["engine"]
 
-    async def prompt(self, tokens: int) -> str:
-        """A new prompt; its baseline is its first read ever, alone: nothing of it can be cached."""
-        self._seed += 1
-        text = await self.prompts.make(tokens, self._seed)
-        self._baselines[text] = await self.reference.read(text)
-        return text
+    async def prompts_of(self, tokens: int, count: int = 1) -> list[str]:
+        """New prompts, which no engine has seen."""
+        self._seed += count
+        return [await self.prompts.make(tokens, self._seed - number) for number in range(count)]
+
+    async def baseline(self, prompts: list[str]) -> None:
+        """Read each alone, where nothing of it is cached: for the first time ever, or through the router."""
+        for prompt in prompts:
+            if prompt not in self._baselines:
+                self._baselines[prompt] = await self.reference.read(prompt)
 
     async def run(self) -> None:
         """All the cases of the table."""
@@ -102,54 +110,51 @@ class Bench:
             for tokens in self.plan.loaded_lengths if load else self.plan.lengths:
                 await self._again(tokens, load)
 
-    async def _several(
-        self, case: str, count: int, load: int, ask: Callable[[Target, list[str]], Awaitable[list[Scores]]]
-    ) -> None:
-        prompts = [await self.prompt(self.plan.short) for _ in range(count)]
+    async def _several(self, case: str, count: int, load: int, ask: Ask) -> None:
+        prompts = await self.prompts_of(self.plan.short, count)
+        # Straight at the engine they must be new to it, or it would answer from its cache, and not compute together.
+        if "router" not in self.targets:
+            await self.baseline(prompts)
         await self._case(case, self.plan.short, load, prompts, ask)
 
     async def _again(self, tokens: int, load: int) -> None:
-        prompt = await self.prompt(tokens)
+        prompts = await self.prompts_of(tokens)
+        await self.baseline(prompts)
 
         async def twice(target: Target, prompts: list[str]) -> list[Scores]:
             return [await target.read(prompts[0]), await target.read(prompts[0])]
 
-        await self._case("the same prompt again", tokens, load, [prompt], twice)
+        await self._case("the same prompt again", tokens, load, prompts, twice)
 
     async def _after_chat(self, load: int) -> None:
-        tokens = 300
-        prompt = await self.prompt(tokens)
+        prompts = await self.prompts_of(AFTER_CHAT)
 
         async def chat_first(target: Target, prompts: list[str]) -> list[Scores]:
             await target.complete(prompts[0][: len(prompts[0]) * 3 // 4], 4)
             return [await target.read(prompts[0])]
 
-        await self._case("after a chat turn on the same prefix", tokens, load, [prompt], chat_first)
+        await self.baseline(prompts)
+        await self._case("after a chat turn on the same prefix", AFTER_CHAT, load, prompts, chat_first)
 
-    async def _case(
-        self,
-        case: str,
-        tokens: int,
-        load: int,
-        prompts: list[str],
-        ask: Callable[[Target, list[str]], Awaitable[list[Scores]]],
-    ) -> None:
-        measured = self._baselines[prompts[0]].prompt_tokens or tokens
-        row = Row(case, measured, load)
+    async def _case(self, case: str, tokens: int, load: int, prompts: list[str], ask: Ask) -> None:
+        row = Row(case, tokens, load)
+        answers: dict[str, list[Scores]] = {}
         for name, target in self.targets.items():
-            self.say(f"{case}, {measured} tokens, {f'{load} chats' if load else 'idle'}, {name}")
+            if name == "router":
+                await self.baseline(prompts)
+            self.say(f"{case}, {tokens} tokens, {f'{load} chats' if load else 'idle'}, {name}")
             began = time.perf_counter()
             async with ChatLoad(target, load) as chats:
-                found = await ask(target, prompts)
+                found = answers[name] = await ask(target, prompts)
                 overlapped = sum(chats.running_during(scores) for scores in found)
-            column = self._judge(prompts, found)
-            column.seconds = time.perf_counter() - began
-            column.overlapped = overlapped
-            row.columns[name] = column
+            row.columns[name] = Column(seconds=time.perf_counter() - began, overlapped=overlapped)
+        for name, found in answers.items():
+            self._judge(row.columns[name], prompts, found)
+        row.tokens = self._baselines[prompts[0]].prompt_tokens or tokens
         self.rows.append(row)
 
-    def _judge(self, prompts: list[str], found: list[Scores]) -> Column:
-        column = Column(reads=len(found))
+    def _judge(self, column: Column, prompts: list[str], found: list[Scores]) -> None:
+        column.reads = len(found)
         for number, scores in enumerate(found):
             baseline = self._baselines[prompts[number % len(prompts)]]
             column.equal += scores.top == baseline.top
@@ -157,7 +162,6 @@ class Bench:
             column.cached += bool(scores.cached_tokens)
             if scores.isolation:
                 column.labels[scores.isolation] = column.labels.get(scores.isolation, 0) + 1
-        return column
 
 
 async def _in_parallel(target: Target, prompts: list[str]) -> list[Scores]:

@@ -206,20 +206,20 @@ class ToClient:
 
     Args:
         on_head: sees the head before it is relayed and returns fields to add; it may raise to refuse the answer.
-        tap: sees each piece of the body as it passes.
+        taps: see each piece of the body once it has passed.
     """
 
-    __slots__ = ("exchange", "on_head", "tap")
+    __slots__ = ("exchange", "on_head", "taps")
 
     def __init__(
         self,
         exchange: Exchange,
         on_head: Callable[[ResponseHead], Sequence[tuple[bytes, bytes]]] | None = None,
-        tap: Callable[[bytes], None] | None = None,
+        taps: Sequence[Callable[[bytes], None]] = (),
     ) -> None:
         self.exchange = exchange
         self.on_head = on_head
-        self.tap = tap
+        self.taps = taps
 
     def head(self, head: ResponseHead) -> None:
         extra = self.on_head(head) if self.on_head is not None else NO_FIELDS
@@ -230,9 +230,10 @@ class ToClient:
         self.exchange.start(head.status, fields, reason=head.reason, length=head.length)
 
     def data(self, data: bytes, last: bool) -> None:
-        if self.tap is not None and data:
-            self.tap(data)
         self.exchange.send(data, last)
+        if data:
+            for tap in self.taps:
+                tap(data)
 
     def broken(self, error: WireError) -> None:
         self.exchange.abort()
