@@ -74,10 +74,10 @@ class Gate:
         try:
             await waiter
         except BaseException:
-            if waiter.done() and not waiter.cancelled():
-                leave()  # let in, and cancelled in the same turn of the loop
-            else:
+            if self.state.waits(waiter):
                 self._release(self.state.forget(waiter, self.loop.time()))
+            else:
+                leave()  # let in, and cancelled in the same turn of the loop
             raise
 
     def _release(self, waiters: list[Waiter]) -> None:

@@ -94,6 +94,10 @@ class GateState(Generic[T]):
             return self._yield(now)
         return []
 
+    def waits(self, token: T) -> bool:
+        """Whether it is held or asks."""
+        return token in self.held or token in self.asking
+
     def forget(self, token: T, now: float) -> list[T]:
         """One that waited gives up; who enters because of that."""
         if token in self.held:
