@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tests.support.http import BodyReader, Fields, Violation, framing, parse_fields, request_line, values
 
@@ -180,8 +180,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
         self.upstream.all_connections.append(self)
 
     def data_received(self, data: bytes) -> None:
