@@ -16,8 +16,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from router import __version__
-from router.account import Account
+from router.account import Account, log_access
 from router.admin import admin_app, snapshot
+from router.canary import Canary
 from router.endpoints import Endpoint, Endpoints
 from router.errors import Answer, lane_full, list_too_long, no_endpoint, stopping, turn_expired
 from router.listing import answer_list, answer_list_stream
@@ -84,6 +85,11 @@ class Router:
             self._stack.callback(tasks.cancel_scope.cancel)
             for endpoint in self.endpoints.all:
                 tasks.start_soon(self.endpoints.watch, endpoint, self._changed)
+            if settings.engine_metrics != "off":
+                tasks.start_soon(self.metrics.engine.run, self._scrape_target)
+            if settings.canary_interval:
+                canary = Canary(self.reading.replay, self._era, self.metrics.canary_checked)
+                tasks.start_soon(canary.run, settings.canary_interval, self._canary_may_run)
         except BaseException:
             self._close()
             raise
@@ -180,6 +186,21 @@ class Router:
 
     # -- what the control plane finds
 
+    def _scrape_target(self) -> tuple[str, str] | None:
+        upstream, where = self.endpoints.upstream, self.settings.engine_metrics
+        if where != "auto":
+            return where, upstream.facts.kind
+        if not upstream.up or upstream.facts.kind == "generic":
+            return None
+        return upstream.url + upstream.facts.adapter.metrics_path, upstream.facts.kind
+
+    def _era(self) -> tuple[object, ...]:
+        """What the canary's baseline belongs to."""
+        return tuple((e.restarts, e.facts.models, e.facts.version) for e in self.endpoints.reads)
+
+    def _canary_may_run(self) -> bool:
+        return self.ready and self.lane.is_idle
+
     def _changed(self, endpoint: Endpoint) -> None:
         if endpoint is self.endpoints.upstream:
             self._looked.set()
@@ -212,6 +233,8 @@ class Router:
             raise
         finally:
             account.close()
+            if self.settings.access_log:
+                log_access(exchange, account)
 
     async def _dispatch(self, exchange: Exchange, account: Account) -> None:
         dialect = None

@@ -8,22 +8,28 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
 
+import msgspec
+
 from router.account import Account
+from router.canary import BODY as CANARY_BODY
 from router.endpoints import Endpoint, Endpoints
 from router.errors import Answer, engine_down, engine_failed, not_acknowledged, read_timeout
 from router.observe.metrics import Metrics, Outcome
 from router.observe.prefixes import PrefixLedger
 from router.reads.detect import Read
 from router.reads.gate import Gate
-from router.reads.lane import Lane, Ticket, TurnExpired
+from router.reads.lane import Lane, LaneRefusal, Ticket, TurnExpired
 from router.reads.split import append_members
 from router.settings import Settings
 from router.wire.exchange import Exchange
 from router.wire.headers import request_head
 from router.wire.message import ConnectFailed, ResponseHead, UpstreamClosed, WireError
-from router.wire.relay import Call, Sink, ToClient
+from router.wire.relay import Call, Collected, Sink, ToClient
 
 logger = logging.getLogger("router.reads")
+
+CANARY_ROUTE = "/v1/completions"
+CANARY_LIMIT = 1024 * 1024
 
 RANK = ("serial", "exclusive", "engine")
 """Isolation from the weakest to the strongest."""
@@ -203,6 +209,35 @@ class Reading:
             self.metrics.read_gap_seconds.labels(endpoint.name).observe(now - endpoint.last_read_end)
         turn.sent_at = now
         await call.send(head, body, fresh=fresh)
+
+    async def replay(self) -> tuple[int, bytes]:
+        """The canary's read, through the lane like any other: its answer's status (0: none came) and body."""
+        try:
+            ticket = self.lane.admit()
+        except LaneRefusal:
+            return 0, b""
+        sink = Collected(CANARY_LIMIT)
+        try:
+            async with self.turn(ticket, None) as turn:
+                body = dict(CANARY_BODY)
+                if turn.endpoint.facts.models:
+                    body["model"] = turn.endpoint.facts.models[0]
+                text = append_members(msgspec.json.encode(body), turn.endpoint.facts.adapter.knobs(CANARY_ROUTE))
+                fields = [(b"content-type", b"Content-Type", b"application/json")]
+                head = request_head(
+                    b"POST",
+                    CANARY_ROUTE.encode(),
+                    fields,
+                    authority=turn.endpoint.pool.authority,
+                    length=len(text),
+                    add=(self.bypass,),
+                )
+                await self.call(turn, head, text, sink)
+        except (Answer, LaneRefusal, WireError):
+            return 0, b""
+        finally:
+            ticket.leave()
+        return (0 if sink.answer is None or sink.error is not None else sink.answer.status), sink.body
 
     # -- answers
 

@@ -14,6 +14,8 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from router.observe.engine_metrics import EngineMetrics
+
 Kind = Literal["read", "chat", "other"]
 Outcome = Literal["ok", "client_gone", "upstream_error", "upstream_aborted", "timeout", "rejected"]
 
@@ -113,6 +115,8 @@ class Metrics:
         GCCollector(registry=self.registry)
         for row in SERIES:
             setattr(self, row.name, self._make(row))
+        self.engine = EngineMetrics()
+        self.registry.register(self.engine)
         self._models: set[str] = set()
         self._requests: dict[tuple[str, str, str, int, str], Counter] = {}
         self._reads: dict[tuple[str, str, str], Counter] = {}
@@ -143,6 +147,11 @@ class Metrics:
         if child is None:
             child = self._reads[key] = self.reads_total.labels(*key)
         child.inc()
+
+    def canary_checked(self, result: str, deviation: float) -> None:
+        """The canary's read came back."""
+        self.canary_checks_total.labels(result).inc()
+        self.canary_deviation_nats.set(deviation)
 
     def prefix_seen(self, expected: int, cached: int) -> None:
         """The ledger: a known prefix came again."""

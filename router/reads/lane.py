@@ -10,23 +10,23 @@ import asyncio
 from dataclasses import dataclass
 from math import ceil
 
-from router.reads.lane_state import Entry, LaneFull, LaneState, Stage
+from router.reads.lane_state import Entry, LaneFull, LaneRefusal, LaneState, Stage
 
-__all__ = ["Lane", "LaneClosed", "LaneFull", "LaneStatistics", "NoEndpoint", "Ticket", "TurnExpired"]
+__all__ = ["Lane", "LaneClosed", "LaneFull", "LaneRefusal", "LaneStatistics", "NoEndpoint", "Ticket", "TurnExpired"]
 
 LONGEST_RETRY = 60
 SMOOTHING = 0.2
 
 
-class TurnExpired(Exception):
+class TurnExpired(LaneRefusal):
     """No turn within the queue timeout; the read was not sent and never will be."""
 
 
-class LaneClosed(Exception):
+class LaneClosed(LaneRefusal):
     """The router is stopping."""
 
 
-class NoEndpoint(Exception):
+class NoEndpoint(LaneRefusal):
     """None of several endpoints is up."""
 
 

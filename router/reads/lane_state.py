@@ -27,7 +27,11 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 
-class LaneFull(Exception):
+class LaneRefusal(Exception):
+    """A read gets no turn."""
+
+
+class LaneFull(LaneRefusal):
     """As many requests wait as may."""
 
 
