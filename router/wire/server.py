@@ -26,9 +26,13 @@ from uvicorn.server import ServerState
 from router.wire.exchange import Exchange
 from router.wire.headers import END_TO_END, connection_options
 from router.wire.message import Field, Limits
+from router.wire.peer import has_left
 from router.wire.refusals import refusal
 
 App = Callable[[Exchange], Awaitable[None]]
+
+LOOK = 0.5
+"""Seconds between two looks at whether a client has left whose socket is not being read."""
 
 LINGER = 2.0
 """Seconds for which a client that still uploads may go on, unread, so that it sees our answer before the close."""
@@ -90,6 +94,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._deadline: float | None = None
         self._on_deadline: Callable[[], None] = self._idle_expired
         self._timer: asyncio.TimerHandle | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
 
     # -- the connection
 
@@ -107,6 +112,8 @@ class RouterProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self.waiting.clear()
         self.incoming = self.raw = None
         exchange, self.exchange = self.exchange, None
@@ -198,6 +205,17 @@ class RouterProtocol(HttpToolsProtocol):
         if self._reading and not self._lost:
             self._reading = False
             self.transport.pause_reading()
+            if self._look_timer is None:
+                self._look_timer = self.loop.call_later(LOOK, self._look)
+
+    def _look(self) -> None:
+        self._look_timer = None
+        if self._reading or self._lost:
+            return
+        if has_left(self.transport.get_extra_info("socket")):
+            self.transport.abort()
+        else:
+            self._look_timer = self.loop.call_later(LOOK, self._look)
 
     def resume_reading(self) -> None:
         if not self._reading and not self._lost:

@@ -10,7 +10,7 @@ from time import perf_counter
 import pytest
 
 from tests.support.answers import STREAM_HEAD, chunk, gated, held, in_turn, silent
-from tests.support.client import GEN, READ1, STREAM, Client, completions
+from tests.support.client import GEN, READ1, STREAM, Client, completions, request
 from tests.support.routers import InProcess, assert_healthy, eventually, running
 from tests.support.upstream import Connection, Request, Upstream
 
@@ -155,3 +155,33 @@ async def test_c07_a_half_close_with_the_request_reaches_no_engine_for_long(
     await eventually(lambda: all(c.closed_at is not None for c in upstream.connections))
     upstream.handler = held(0.0)
     await assert_healthy(router)
+
+
+async def test_leaving_an_upload_that_the_engine_does_not_read(router: InProcess, upstream: Upstream) -> None:
+    """The kind of C02: a client whose socket is not being read, since the engine is stuck, is seen to reset it."""
+
+    async def stuck(connection: Connection, request: Request) -> None:
+        connection.pause()
+        await connection.forever()
+
+    upstream.on("/v1/files", stuck, early=True)
+    async with await router.connect() as client:
+        await client.send(request("POST", "/v1/files", None, f"Content-Length: {1 << 30}"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.send(bytes(64 << 20)), 0.5)
+        assert (await router.metrics()).sum("inflight_requests") == 1
+        client.reset()
+    assert (await router.settled()).sum("requests_total", outcome="client_gone") == 1
+    upstream.requests[0].connection.resume()
+    await asyncio.wait_for(upstream.requests[0].connection.closed.wait(), 2.0)
+
+
+async def test_leaving_with_a_request_in_the_pipe(router: InProcess, upstream: Upstream) -> None:
+    """The kind of C02: a client that pipelines and leaves during the first answer is gone for both requests."""
+    upstream.handler = silent
+    async with await router.connect() as client:
+        await client.send(READ1 + GEN)
+        request = await upstream.arrival(1)
+    await asyncio.wait_for(request.connection.closed.wait(), 2.0)
+    await router.settled()
+    assert len(upstream.requests) == 1
