@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -58,7 +56,7 @@ class Router:
         self.draining = False
         self._state = ServerState()
         self._state.connections = self._connections = OpenConnections()
-        self._stack = AsyncExitStack()
+        self._background: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
 
     async def __aenter__(self) -> Self:
@@ -81,15 +79,13 @@ class Router:
         try:
             self._data = await self._listen(settings.host, settings.port, self._data_protocol())
             self._admin = await self._listen(settings.admin_host, settings.admin_port, self._admin_protocol())
-            tasks: TaskGroup = await self._stack.enter_async_context(anyio.create_task_group())
-            self._stack.callback(tasks.cancel_scope.cancel)
             for endpoint in self.endpoints.all:
-                tasks.start_soon(self.endpoints.watch, endpoint, self._changed)
+                self._watch(self.endpoints.watch(endpoint, self._changed))
             if settings.engine_metrics != "off":
-                tasks.start_soon(self.metrics.engine.run, self._scrape_target)
+                self._watch(self.metrics.engine.run(self._scrape_target))
             if settings.canary_interval:
                 canary = Canary(self.reading.replay, self._era, self.metrics.canary_checked)
-                tasks.start_soon(canary.run, settings.canary_interval, self._canary_may_run)
+                self._watch(canary.run(settings.canary_interval, self._canary_may_run))
         except BaseException:
             self._close()
             raise
@@ -99,10 +95,18 @@ class Router:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
-        await self._stack.aclose()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         running = [task for task in self._state.tasks if not task.done()]
         if running:
             await asyncio.wait(running, timeout=1.0)
+
+    def _watch(self, work: Coroutine[None, None, None]) -> None:
+        """Run in the background until the router stops. It may be stopped from another task than it was started in."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(_report)
+        self._background.append(task)
 
     # -- ports
 
@@ -309,6 +313,11 @@ class Router:
 
 async def _never(scope: object, receive: object, send: object) -> None:
     """Uvicorn's configuration wants an application; the data port's protocol has its own."""
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("a background task ended", exc_info=error)
 
 
 def _port(server: asyncio.Server) -> int:
