@@ -59,7 +59,7 @@ KINDS = (
 async def client(router: InProcess, seed: int) -> list[int]:
     """One client: a few requests on a connection, until it leaves or has had enough. The statuses that it saw."""
     chance = random.Random(seed)
-    statuses = []
+    statuses: list[int] = []
     async with await Client.connect(router.port, receive_buffer=chance.choice([None, 8192])) as connection:
         try:
             for _ in range(chance.randint(1, 6)):
@@ -119,13 +119,12 @@ async def test_mixed_clients_under_exclusive_isolation() -> None:
             others.discard(request)
 
     async with Upstream(watching) as upstream, running(upstream, isolation="exclusive", max_hold=0.1) as router:
-        answers = await asyncio.gather(
-            *(router.ask(GEN, 30) for _ in range(60)),
-            *(router.ask(READ1, 30) for _ in range(60)),
-            *(client(router, number) for number in range(40)),
+        chats, reads, _ = await asyncio.gather(
+            asyncio.gather(*(router.ask(GEN, 30) for _ in range(60))),
+            asyncio.gather(*(router.ask(READ1, 30) for _ in range(60))),
+            asyncio.gather(*(client(router, number) for number in range(40))),
         )
-        assert all(answer.status == 200 for answer in answers if not isinstance(answer, list))
-        reads = [answer for answer in answers[60:120] if not isinstance(answer, list)]
+        assert {answer.status for answer in (*chats, *reads)} == {200}
         assert {answer.get("x-read-isolation") for answer in reads} == {b"exclusive"}
         assert overlaps == 0
         assert upstream.max_reads_overlap == 1

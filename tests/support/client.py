@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -227,7 +228,8 @@ class Client:
 
     def half_close(self) -> None:
         """Say that nothing more will be sent, and go on reading."""
-        self.sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # the other side has ended it already
+            self.sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self.sock.close()
