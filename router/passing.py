@@ -36,28 +36,42 @@ class Passing:
 
     async def stream(self, exchange: Exchange, account: Account) -> None:
         """Relay a request whose body, if it has one, is passed on as it comes."""
-        async with self._admitted(exchange, account):
-            head = self._head(exchange, exchange.length, exchange.chunked, _NOTHING)
-            call = Call(self.upstream.pool, ToClient(exchange))
-            exchange.on_writable = call.readable
-            await self._run(account, call, call.stream(head, exchange))
+        if self.gate is None or exchange.method in _SAFE:
+            await self._stream(exchange, account)
+        else:
+            async with self._admitted(self.gate, account):
+                await self._stream(exchange, account)
 
     async def send(
         self, exchange: Exchange, account: Account, dialect: Dialect, body: bytes, plain: bytes | None
     ) -> None:
         """Relay a request that was inspected and is no read, the very bytes that came."""
-        async with self._admitted(exchange, account):
-            head = self._head(exchange, len(body), False, _EXPECT)
-            errors = InBandErrors()
-            watch = self.ledger.begin(dialect.route, plain) if plain is not None else None
-            taps = (errors.feed,) if watch is None else (errors.feed, watch.feed)
-            call = Call(self.upstream.pool, ToClient(exchange, taps=taps))
-            exchange.on_writable = call.readable
-            await self._run(account, call, call.send(head, body))
-            if errors.found and account.outcome == "ok":
-                account.outcome = "upstream_error"
-            if watch is not None:
-                account.usage = watch.end(account.outcome == "ok")
+        if self.gate is None:
+            await self._send(exchange, account, dialect, body, plain)
+        else:
+            async with self._admitted(self.gate, account):
+                await self._send(exchange, account, dialect, body, plain)
+
+    async def _stream(self, exchange: Exchange, account: Account) -> None:
+        head = self._head(exchange, exchange.length, exchange.chunked, _NOTHING)
+        call = Call(self.upstream.pool, ToClient(exchange))
+        exchange.on_writable = call.readable
+        await self._run(account, call, call.stream(head, exchange))
+
+    async def _send(
+        self, exchange: Exchange, account: Account, dialect: Dialect, body: bytes, plain: bytes | None
+    ) -> None:
+        head = self._head(exchange, len(body), False, _EXPECT)
+        errors = InBandErrors()
+        watch = self.ledger.begin(dialect.route, plain) if plain is not None else None
+        taps = (errors.feed,) if watch is None else (errors.feed, watch.feed)
+        call = Call(self.upstream.pool, ToClient(exchange, taps=taps))
+        exchange.on_writable = call.readable
+        await self._run(account, call, call.send(head, body))
+        if errors.found and account.outcome == "ok":
+            account.outcome = "upstream_error"
+        if watch is not None:
+            account.usage = watch.end(account.outcome == "ok")
 
     def _head(self, exchange: Exchange, length: int | None, chunked: bool, drop: frozenset[bytes]) -> bytes:
         return request_head(
@@ -74,11 +88,7 @@ class Passing:
         )
 
     @asynccontextmanager
-    async def _admitted(self, exchange: Exchange, account: Account) -> AsyncIterator[None]:
-        gate = self.gate
-        if gate is None or exchange.method in _SAFE:
-            yield
-            return
+    async def _admitted(self, gate: Gate, account: Account) -> AsyncIterator[None]:
         began = perf_counter()
         await gate.enter_traffic()
         try:

@@ -120,6 +120,7 @@ class Metrics:
         self._models: set[str] = set()
         self._requests: dict[tuple[str, str, str, int, str], Counter] = {}
         self._reads: dict[tuple[str, str, str], Counter] = {}
+        self._unknown: dict[str, Counter] = {}
         self.inflight = {kind: self.inflight_requests.labels(kind) for kind in KINDS}
         self.duration = {kind: self.request_duration_seconds.labels(kind) for kind in KINDS}
         self.first_byte = {kind: self.time_to_first_byte_seconds.labels(kind) for kind in KINDS}
@@ -165,7 +166,10 @@ class Metrics:
 
     def prefix_unknown(self, reason: str) -> None:
         """The ledger: nothing can be told."""
-        self.prefix_unknown_total.labels(reason).inc()
+        child = self._unknown.get(reason)
+        if child is None:
+            child = self._unknown[reason] = self.prefix_unknown_total.labels(reason)
+        child.inc()
 
     def allow_models(self, names: Iterable[str]) -> None:
         """Names that the engine itself lists; the first 50 become label values."""

@@ -306,6 +306,9 @@ class Exchange:
             if not self.finished and not self.gone:
                 logger.error("the request was left without an answer")
                 self._fail()
+        finally:
+            # These close a circle, and a circle is freed only when the garbage collector comes round.
+            self.task = self.on_writable = None
 
     def _fail(self) -> None:
         if self.response_started:

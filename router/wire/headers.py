@@ -36,15 +36,19 @@ END_TO_END = frozenset(
     }
 )
 
+_NO_OPTIONS: frozenset[bytes] = frozenset()
+_EMPTY = frozenset({b""})
+
 _REASON = {431: b"Request Header Fields Too Large"}
 
 
 def connection_options(fields: Sequence[Field]) -> frozenset[bytes]:
     """The lower-case names that Connection fields list."""
-    values = [value for lower, _, value in fields if lower == b"connection"]
-    if not values:
-        return frozenset()
-    return frozenset(token.strip().lower() for value in values for token in value.split(b",")) - {b""}
+    found = _NO_OPTIONS
+    for lower, _, value in fields:
+        if lower == b"connection":
+            found |= {token.strip().lower() for token in value.split(b",")}
+    return found - _EMPTY if found else found
 
 
 def request_head(
