@@ -13,6 +13,7 @@ a pale morning sky near the mill where bread was made for all who came down from
 WORDS = TEXT.split()
 
 TRIES = 24
+SHORT = 12
 
 
 class PromptMaker:
@@ -40,19 +41,25 @@ class PromptMaker:
             self._extra = usage - counted
 
     async def make(self, tokens: int, seed: int) -> str:
-        """A prompt of `tokens` tokens, or as near as words allow."""
-        words = max(tokens - 12, 1)
-        best, best_off = self._text(words, seed), tokens
+        """A prompt of `tokens` tokens, or as near as words and a few full stops allow."""
+        words, a_word = max(tokens - 12, 1), 1.0
+        best, best_off = "", tokens + 1
         for _ in range(TRIES):
             text = self._text(words, seed)
-            off = tokens - await self._length(text)
-            if abs(off) < best_off:
-                best, best_off = text, abs(off)
-            if off == 0:
+            length = await self._length(text)
+            off = tokens - length
+            if 0 <= off < best_off:
+                best, best_off = text, off
+            if off == 0 or (off > 0 and off < a_word):
                 break
-            step = off if abs(off) < 4 else int(off * 0.9)
-            words = max(words + step, 1)
-        return best
+            a_word = max(length / (words + 8), 1.0)
+            step = int(off / a_word)
+            words = max(words + (step or (1 if off > 0 else -1)), 1)
+        if 0 < best_off < SHORT:
+            filled = best + "." * best_off
+            if await self._length(filled) == tokens:
+                return filled
+        return best or text
 
     async def _length(self, text: str) -> int:
         if self._by_usage:
