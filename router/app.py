@@ -62,6 +62,7 @@ class Router:
     async def __aenter__(self) -> Self:
         settings = self.settings
         self.endpoints = Endpoints(settings)
+        self.endpoints.changed = self._changed
         self.lane = Lane(
             len(self.endpoints.reads),
             in_flight=settings.reads_in_flight,
@@ -80,7 +81,7 @@ class Router:
             self._data = await self._listen(settings.host, settings.port, self._data_protocol())
             self._admin = await self._listen(settings.admin_host, settings.admin_port, self._admin_protocol())
             for endpoint in self.endpoints.all:
-                self._watch(self.endpoints.watch(endpoint, self._changed))
+                self._watch(self.endpoints.watch(endpoint))
             if settings.engine_metrics != "off":
                 self._watch(self.metrics.engine.run(self._scrape_target))
             if settings.canary_interval:
@@ -292,6 +293,8 @@ class Router:
             raise lane_full(settings.max_queued_reads, lane.retry_after()) from None
         except LaneClosed:
             raise stopping() from None
+        except NoEndpoint:
+            raise no_endpoint() from None
         try:
             if prompts is None:
                 await answer_single(self.reading, exchange, account, read, body, ticket, encoded=body is not plain)

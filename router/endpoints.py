@@ -69,6 +69,8 @@ class Endpoints:
         same = [e for e in self.reads if e.origin == origin]
         self.upstream = same[0] if same else self._endpoint(len(self.reads), origin)
         self.all = self.reads if same else [*self.reads, self.upstream]
+        self.changed: Callable[[Endpoint], None] = lambda endpoint: None
+        """Called whenever one comes up, goes down or says something new."""
 
     def _endpoint(self, index: int, origin: Origin) -> Endpoint:
         pool = self._pools.get(origin)
@@ -85,12 +87,19 @@ class Endpoints:
         """The engine and at least one endpoint for reads are up."""
         return self.upstream.up and any(e.up for e in self.reads)
 
+    def lost(self, endpoint: Endpoint) -> None:
+        """An endpoint refused a connection: down now, not at the next probe, or the lane would go on feeding it."""
+        if endpoint.up:
+            logger.warning("%s refuses connections", endpoint.url)
+            endpoint.up = False
+            self.changed(endpoint)
+
     def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
 
-    async def watch(self, endpoint: Endpoint, changed: Callable[[Endpoint], None]) -> None:
-        """Probe one engine for ever; `changed` is called whenever it comes up, goes down or says something new."""
+    async def watch(self, endpoint: Endpoint) -> None:
+        """Probe one engine for ever, and tell `changed`."""
         # verify=True follows the system's trust store as the data path does; nothing is taken from the environment.
         async with httpx.AsyncClient(
             base_url=endpoint.url,
@@ -109,12 +118,12 @@ class Endpoints:
                     endpoint.facts = facts
                     endpoint.up = endpoint.announced = True
                     logger.info("%s is up: %s", endpoint.url, facts.summary())
-                    changed(endpoint)
+                    self.changed(endpoint)
                 elif not up and (endpoint.up or first):
                     if endpoint.up:
                         logger.warning("%s does not answer its health check", endpoint.url)
                     endpoint.up = False
-                    changed(endpoint)
+                    self.changed(endpoint)
                 first = False
                 await anyio.sleep(PROBE_INTERVAL)
 

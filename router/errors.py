@@ -30,8 +30,12 @@ class Answer(Exception):
         return [] if self.retry_after is None else [(b"retry-after", b"%d" % self.retry_after)]
 
 
-def engine_down(error: WireError) -> Answer:
-    return Answer(
+class Unsent(Answer):
+    """The engine was not there and got nothing, so that another endpoint may take the read."""
+
+
+def engine_down(error: WireError) -> Unsent:
+    return Unsent(
         503, "engine_unavailable", f"The engine is not there: {error}.", outcome="upstream_error", retry_after=1
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 
 from router.account import Account
@@ -47,8 +48,8 @@ async def answer_list(
     totals = Totals()
     for number, sub_body in enumerate(sub_bodies(body, read)):
         sink = Collected(ANSWER_LIMIT)
-        async with reading.turn(ticket, account) as turn:
-            await _sub_read(reading, exchange, account, read, sub_body, number, turn, sink, totals)
+        work = partial(_sub_read, reading, exchange, account, read, sub_body, number, sink, totals)
+        turn = await reading.in_turn(ticket, account, work)
         head = sink.answer
         if head is None or sink.error is not None:
             raise engine_failed(sink.error or UpstreamGarbled("no answer"))
@@ -88,9 +89,8 @@ async def answer_list_stream(
     sink = _Joined(exchange, merger, totals)
     for number, sub_body in enumerate(sub_bodies(body, read)):
         sink.number = number
-        async with reading.turn(ticket, account) as turn:
-            sink.turn = turn
-            await _sub_read(reading, exchange, account, read, sub_body, number, turn, sink, totals)
+        work = partial(_sub_read, reading, exchange, account, read, sub_body, number, sink, totals)
+        turn = await reading.in_turn(ticket, account, work)
         account.status = account.status or sink.status
         if sink.whole:  # the first answer was an error, and is the whole answer
             account.outcome = turn.outcome
@@ -110,12 +110,13 @@ async def _sub_read(
     read: Read,
     body: bytes,
     number: int,
-    turn: Turn,
     sink: Collected | _Joined,
     totals: Totals,
+    turn: Turn,
 ) -> None:
     head, body = reading.request(exchange, read, body, turn, suffix=b"-%d" % number)
     if isinstance(sink, _Joined):
+        sink.turn = turn
         sink.judge = lambda head: reading.judge(turn, head)
     try:
         call = await reading.call(turn, head, body, sink)

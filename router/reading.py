@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
 
@@ -13,7 +13,7 @@ import msgspec
 from router.account import Account
 from router.canary import BODY as CANARY_BODY
 from router.endpoints import Endpoint, Endpoints
-from router.errors import Answer, engine_down, engine_failed, not_acknowledged, read_timeout
+from router.errors import Answer, Unsent, engine_down, engine_failed, not_acknowledged, read_timeout
 from router.observe.metrics import Metrics, Outcome
 from router.observe.prefixes import PrefixLedger
 from router.reads.detect import Read
@@ -114,6 +114,23 @@ class Reading:
         finally:
             ticket.done()
 
+    async def in_turn(self, ticket: Ticket, account: Account, work: Callable[[Turn], Awaitable[None]]) -> Turn:
+        """Do `work` in the ticket's turn. Where an endpoint is not there, another turn brings it to another one.
+
+        Raises:
+            Answer, and what `turn` raises.
+        """
+        others = len(self.endpoints.reads) - 1
+        while True:
+            try:
+                async with self.turn(ticket, account) as turn:
+                    await work(turn)
+                    return turn
+            except Unsent:
+                if not others:
+                    raise
+                others -= 1
+
     def _settle(self) -> None:
         """A read that was next in a burst left before its turn; nobody may be left to end the gate's hold."""
         if self.gate is not None and not self.lane.has_next:
@@ -188,6 +205,8 @@ class Reading:
             raise read_timeout(self.settings.read_timeout) from None
         except ConnectFailed as error:
             turn.outcome = "upstream_error"
+            if len(self.endpoints.reads) > 1:
+                self.endpoints.lost(endpoint)
             raise engine_down(error) from None
         except WireError as error:
             turn.outcome = "upstream_error"
@@ -289,8 +308,9 @@ async def answer_single(
     reading: Reading, exchange: Exchange, account: Account, read: Read, body: bytes, ticket: Ticket, *, encoded: bool
 ) -> None:
     """A read that goes as one request: relayed as it comes, with its labels on the head."""
-    async with reading.turn(ticket, account) as turn:
-        head, body = reading.request(exchange, read, body, turn, encoded=encoded)
+
+    async def work(turn: Turn) -> None:
+        head, sent = reading.request(exchange, read, body, turn, encoded=encoded)
 
         def on_head(answer: ResponseHead) -> Sequence[tuple[bytes, bytes]]:
             reading.judge(turn, answer)
@@ -298,7 +318,7 @@ async def answer_single(
             return labels(turn.isolation, turn.waited, perf_counter() - turn.sent_at)
 
         try:
-            call = await reading.call(turn, head, body, ToClient(exchange, on_head))
+            call = await reading.call(turn, head, sent, ToClient(exchange, on_head))
             account.sent_at, account.first_byte_at, account.forwarding = (
                 call.sent_at,
                 call.first_byte_at,
@@ -312,6 +332,8 @@ async def answer_single(
         finally:
             account.outcome = turn.outcome
             reading.count(turn, read.model)
+
+    await reading.in_turn(ticket, account, work)
 
 
 _SPLIT_DROP = frozenset({b"accept-encoding", b"content-encoding"})
