@@ -220,7 +220,9 @@ class Rig:
             node, path = stack.pop()
             for child in node.children.values():
                 here = path + tuple(child._key.tolist())
-                nodes.append((here, tuple(child.value.tolist()), child.mamba_value, child.swa_tombstone, child.ref_count))
+                nodes.append(
+                    (here, tuple(child.value.tolist()), child.mamba_value, child.swa_tombstone, child.ref_count)
+                )
                 stack.append((child, here))
         return sorted(nodes, key=lambda node: node[0])
 
