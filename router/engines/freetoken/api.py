@@ -140,13 +140,14 @@ class Reads:
             FreeToken's answers; None if the client left, and what the scheduler had of the reads is aborted.
         """
         tasks = [asyncio.ensure_future(call) for call in calls]
-        together = asyncio.gather(*tasks)
+        pending = set(tasks)
         try:
-            while not (await asyncio.wait([together], timeout=WATCH))[0]:
-                if request is not None and await request.is_disconnected():
+            while pending:
+                _, pending = await asyncio.wait(pending, timeout=WATCH)
+                if pending and request is not None and await request.is_disconnected():
                     await self.abort(reads, state)
                     return None
-            return list(together.result())
+            return [task.result() for task in tasks]
         except asyncio.CancelledError:
             await asyncio.shield(self.abort(reads, state))
             raise

@@ -1,28 +1,25 @@
-"""The scheduler hooks in this process, as a scheduler process would have them, and a way to leave one out."""
+"""Our hooks on the FreeToken classes of this process, for all kinds of its processes at once; any one can be left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from router.engines.freetoken import checks, scheduler, wire
+from router.engines.freetoken import api, checks, scheduler, tokenizer, wire
 from router.engines.freetoken.counters import Counters
 from router.engines.freetoken.options import Options
 
 COUNTERS = Counters()
-HOOKS = scheduler.hooks(Options(), COUNTERS)
+READS = api.Reads(Options())
+HOOKS = [*scheduler.hooks(Options(), COUNTERS), *tokenizer.hooks(), *api.hooks(READS)]
 _ORIGINALS = {hook.target: getattr(*hook.target.owner()) for hook in HOOKS}
 
 
 def _set(without: str | None) -> None:
     for target, original in _ORIGINALS.items():
-        setattr(*target.owner(), original)
+        holder, name = target.owner()
+        setattr(holder, name, original)
     checks.install([hook for hook in HOOKS if hook.name != without])
-
-
-def install() -> None:
-    wire.register()
-    _set(None)
 
 
 @contextmanager
@@ -36,4 +33,5 @@ def without(name: str) -> Iterator[None]:
         _set(None)
 
 
-install()
+wire.register()
+_set(None)

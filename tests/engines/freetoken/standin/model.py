@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 
 VOCABULARY = 320
-SPECIAL = 4
-"""Token ids below are never sampled: padding and the ends of turns."""
+PRINTABLE = range(4, 98)
+"""Ids of the tokenizer's printable ASCII characters. Others are hardly ever the best: half a character, or no token."""
 NOISE = 1e-2
 
 
@@ -27,7 +27,7 @@ def scores(ids: Sequence[int], pass_tokens: int, resumed: int) -> torch.Tensor:
     """
     seed = _seed(ids)
     base = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(seed)).mul(4).round().div(4)
-    base[:SPECIAL] -= 20
+    _prefer_printable(base)
     shape = torch.Generator().manual_seed(seed ^ (pass_tokens * 7919 + resumed * 104729))
     noise = NOISE * torch.randn(VOCABULARY, generator=shape)
     noise[::2] = 0
@@ -37,8 +37,13 @@ def scores(ids: Sequence[int], pass_tokens: int, resumed: int) -> torch.Tensor:
 def decode_scores(token: int, position: int) -> torch.Tensor:
     """Logits of a decode step: independent of everything but the last token and its place."""
     base = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(_seed([token, position])))
-    base[:SPECIAL] -= 20
+    _prefer_printable(base)
     return base
+
+
+def _prefer_printable(scores: torch.Tensor) -> None:
+    scores[: PRINTABLE.start] -= 20
+    scores[PRINTABLE.stop :] -= 6
 
 
 def _seed(ids: Sequence[int]) -> int:

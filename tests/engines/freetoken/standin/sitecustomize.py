@@ -2,15 +2,10 @@
 
 Everything else in the server is FreeToken's own: processes, messages, tokenizer, scheduler, caches, API. Variables:
     FREETOKEN_STANDIN           radix or hybrid: the prefix cache of the model that it stands for
-    FREETOKEN_STANDIN_WITHOUT   name of one of our hooks that is to be left out (mutation tests)
+    FREETOKEN_STANDIN_STEP      seconds that each pass takes at least
 """
 
 import os
-
-
-def _without(checks):
-    left_out, install = os.environ["FREETOKEN_STANDIN_WITHOUT"], checks.install
-    checks.install = lambda hooks: install([hook for hook in hooks if hook.name != left_out])
 
 
 def _engine(scheduler):
@@ -25,8 +20,6 @@ def _arrange():
     from router.engines.freetoken.door import AfterImport
 
     sys.meta_path.insert(0, AfterImport("freetoken.scheduler.scheduler", _engine))
-    if os.environ.get("FREETOKEN_STANDIN_WITHOUT"):
-        sys.meta_path.insert(0, AfterImport("router.engines.freetoken.checks", _without))
 
 
 if os.environ.get("FREETOKEN_STANDIN"):
