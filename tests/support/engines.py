@@ -37,9 +37,9 @@ class Engine:
 
 
 @contextlib.contextmanager
-def embedded_engine(*arguments: str) -> Iterator[Engine]:
-    """`logprob-router engine llamacpp` on a free port, ready to answer."""
-    port = free_port()
+def embedded_engine(*arguments: str, port: int | None = None) -> Iterator[Engine]:
+    """`logprob-router engine llamacpp` on this or a free port, ready to answer."""
+    port = port or free_port()
     command = [sys.executable, "-c", "from router.cli import main; main()", "engine", "llamacpp", "--port", str(port)]
     process = Popen([*command, *arguments], stdout=DEVNULL, stderr=DEVNULL)
     url = f"http://127.0.0.1:{port}"
