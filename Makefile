@@ -71,3 +71,20 @@ test-freetoken: .venv-freetoken/.ready
 	.venv-freetoken/bin/python -m pip install --quiet numpy msgpack pyzmq einops safetensors pillow tqdm fastapi uvicorn pydantic openai partial-json-parser prompt_toolkit httpx transformers==5.18.0 ninja
 	.venv-freetoken/bin/python -m pip install --quiet -e . pytest pytest-asyncio
 	@touch $@
+
+# -- deploy
+
+## what can be checked of deploy/ without a cluster (part of `make test` too)
+.PHONY: check-deploy image sbom
+check-deploy: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not engines" tests/deploy
+
+image: ## needs Docker
+	docker build -f deploy/docker/Dockerfile -t logprob-router:$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' router/__init__.py) .
+
+sbom: $(VENV)/.test ## dist/sbom.json: what the released package brings with it, in CycloneDX
+	mkdir -p dist
+	$(PYTHON) -m venv .build/sbom
+	.build/sbom/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	$(PIP) cyclonedx-bom
+	$(BIN)/cyclonedx-py environment .build/sbom --output-file dist/sbom.json
