@@ -118,3 +118,12 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(config))
     said = subprocess.run([tool("promtool"), "check", "config", path], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_grafana_finds_prometheus_and_the_dashboards() -> None:
+    grafana = services(DOCKER / "compose.monitoring.yaml")["grafana"]
+    mounts = {volume.split(":")[1] for volume in grafana["volumes"]}
+    [provider] = yaml.safe_load((ROOT / "grafana/provisioning/dashboards/logprob-router.yaml").read_text())["providers"]
+    assert provider["options"]["path"] in mounts
+    [source] = yaml.safe_load((ROOT / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
