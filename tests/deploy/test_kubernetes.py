@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -104,6 +105,20 @@ def test_the_router_drains_before_the_engine_stops(rendered: list[Object], monke
     waits = engine["lifecycle"]["preStop"]["exec"]["command"][-1]
     assert waits.startswith("while")
     assert str(settings.admin_port) in waits
+
+
+def test_a_container_that_hangs_does_not_wait_for_the_other(rendered: list[Object]) -> None:
+    """A failed probe runs preStop too; the pod's long grace is for the pod's end."""
+    pod = pod_of(one(rendered, "Deployment"))
+    [engine] = pod["containers"]
+    for probe in (engine["startupProbe"], engine["livenessProbe"], router_of(pod)["livenessProbe"]):
+        assert probe["terminationGracePeriodSeconds"] == 10
+
+
+def test_what_is_misspelt_is_found(rendered: list[Object]) -> None:
+    service = one(rendered, "Service")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check([{**service, "spec": {**service["spec"], "portz": []}}])
 
 
 def test_the_engines_prestop_returns_when_the_router_has_ended(rendered: list[Object]) -> None:
