@@ -24,8 +24,6 @@ from router.engines.freetoken.options import Options, truthy
 METRICS_PATH = "/logprob-router/metrics"
 MAX_TOP = 256
 """Most alternatives that one read may ask for."""
-WATCH = 0.1
-"""Seconds between two looks whether the client is still there."""
 
 _HANDLER = ("req", "request", "state", "model_sampling")
 COMPLETION = Target("freetoken.server.openai_api:handle_completion", _HANDLER)
@@ -140,11 +138,13 @@ class Reads:
             FreeToken's answers; None if the client left, and what the scheduler had of the reads is aborted.
         """
         tasks = [asyncio.ensure_future(call) for call in calls]
-        pending = set(tasks)
+        left = asyncio.ensure_future(_left(request))
+        pending: set[asyncio.Future[Any]] = set(tasks)
         try:
             while pending:
-                _, pending = await asyncio.wait(pending, timeout=WATCH)
-                if pending and request is not None and await request.is_disconnected():
+                done, pending = await asyncio.wait({left, *pending}, return_when=asyncio.FIRST_COMPLETED)
+                pending.discard(left)
+                if left in done and pending:
                     await self.abort(reads, state)
                     return None
             return [task.result() for task in tasks]
@@ -152,7 +152,7 @@ class Reads:
             await asyncio.shield(self.abort(reads, state))
             raise
         finally:
-            for task in tasks:
+            for task in (left, *tasks):
                 task.cancel()
             for read in reads:
                 for uid in read.uids:
@@ -243,6 +243,14 @@ def _marked(params: Any) -> Any:
 
 def _scores(reads: Iterable[Read]) -> list[dict[str, Any]]:
     return [read.scores for read in reads if read.scores is not None]
+
+
+async def _left(request: Any) -> None:
+    """Returns when the client leaves. (Asking now and then whether it has left finds out nothing behind middleware.)"""
+    if request is None:
+        await asyncio.Event().wait()
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _nobody() -> Response:

@@ -15,9 +15,11 @@ from pathlib import Path
 import httpx
 
 ROOT = Path(__file__).parents[3]
-STARTUP = 120.0
-FRONT_DOOR = ("from router.engines.freetoken.command import command; command()",)
-STOCK = ("from freetoken.cli import main; main()",)
+STARTUP = 240.0
+CLI = "from router.cli import main; main()"
+STOCK = "from freetoken.cli import main; main()"
+DOOR = f"import site; site.addsitedir('router/engines/freetoken'); {STOCK}"
+"""As a site-packages folder that holds door.pth."""
 
 
 def free_port() -> int:
@@ -32,7 +34,7 @@ def serving(
     model: Path,
     *flags: str,
     cache: str = "radix",
-    hooked: bool = True,
+    program: str = CLI,
     engine_flags: tuple[str, ...] = (),
     environ: dict[str, str] | None = None,
 ) -> Iterator[str]:
@@ -41,11 +43,23 @@ def serving(
     Args:
         flags: of `logprob-router engine freetoken`.
         engine_flags: of FreeToken.
-        hooked: False for FreeToken as it comes.
+        program: CLI, or STOCK for FreeToken as it comes, or DOOR.
     """
     port = free_port()
-    start = [*FRONT_DOOR, *flags, "--"] if hooked else list(STOCK)
-    command = [sys.executable, "-c", *start, "serve", "--model", str(model), "--port", str(port), "--host", "127.0.0.1"]
+    front = ["engine", "freetoken", *flags, "--"] if program is CLI else []
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        *front,
+        "serve",
+        "--model",
+        str(model),
+        "--port",
+        str(port),
+        "--host",
+        "127.0.0.1",
+    ]
     command += ["--num-tokens", "65536", "--max-running-requests", "16", "--enable-cache-report"]
     command += ["--attention-backend", "triton", *engine_flags]
     log = Path(model).parent / f"server-{port}.log"
@@ -86,6 +100,36 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     except ProcessLookupError:
         pass
     process.wait()
+
+
+@contextmanager
+def routing(engine: str, *flags: str) -> Iterator[str]:
+    """A router in front of an engine; yields its URL (ADMIN has its admin port's)."""
+    port, admin_port = free_port(), free_port()
+    command = [sys.executable, "-c", CLI, "serve", "--upstream", engine, "--port", str(port)]
+    process = subprocess.Popen(
+        [*command, "--admin-port", str(admin_port), "--require-ack", *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    ADMIN[f"http://127.0.0.1:{port}"] = f"http://127.0.0.1:{admin_port}"
+    try:
+        for _ in range(200):
+            try:
+                if httpx.get(f"http://127.0.0.1:{admin_port}/readyz").status_code == 200:
+                    break
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        stop(process)
+
+
+ADMIN: dict[str, str] = {}
+"""Admin ports' URLs by the router's URL."""
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -100,13 +100,17 @@ async def test_a_streamed_read_is_one_event() -> None:
         assert event["choices"][0]["logprobs"]["content"]
 
 
+class Gone:
+    """The request of a client that is not there any more."""
+
+    headers = BYPASS
+
+    async def receive(self) -> dict[str, str]:
+        await asyncio.sleep(0.1)
+        return {"type": "http.disconnect"}
+
+
 async def test_a_client_that_leaves_ends_its_reads() -> None:
-    class Gone:
-        headers = BYPASS
-
-        async def is_disconnected(self) -> bool:
-            return True
-
     async with open_desk() as (_, desk):
         desk.hold.clear()
         request = CompletionRequest(**{**READ, "prompt": ["one", "two"]})
@@ -140,12 +144,6 @@ async def test_an_answer_without_scores_is_an_error(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_gone_client_of_chat_reads() -> None:
-    class Gone:
-        headers = BYPASS
-
-        async def is_disconnected(self) -> bool:
-            return True
-
     from freetoken.server.api_models import ChatCompletionRequest
 
     async with open_desk() as (_, desk):
