@@ -45,6 +45,7 @@ ROWS: tuple[Row, ...] = (
             "vllm": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
             "sglang": ("sglang:token_usage",),
             "llamacpp": ("llamacpp:kv_cache_usage_ratio",),
+            "freetoken": ("logprob_router_engine_kv_used_ratio",),
         },
     ),
     Row(
@@ -55,6 +56,7 @@ ROWS: tuple[Row, ...] = (
             "vllm": ("vllm:prefix_cache_hits_total",),
             "sglang": ("sglang:cached_tokens_total",),
             "llamacpp": ("llamacpp:prompt_tokens_cached_total",),
+            "freetoken": ("logprob_router_engine_chat_cached_tokens_total",),
         },
     ),
     Row(
@@ -65,6 +67,7 @@ ROWS: tuple[Row, ...] = (
             "vllm": ("vllm:prefix_cache_queries_total",),
             "sglang": ("sglang:prompt_tokens_total",),
             "llamacpp": ("llamacpp:prompt_tokens_total",),
+            "freetoken": ("logprob_router_engine_chat_prompt_tokens_total",),
         },
     ),
     Row(
@@ -85,6 +88,7 @@ ROWS: tuple[Row, ...] = (
             "vllm": ("vllm:num_requests_running",),
             "sglang": ("sglang:num_running_reqs",),
             "llamacpp": ("llamacpp:requests_processing",),
+            "freetoken": ("logprob_router_engine_active_requests",),
         },
     ),
     Row(

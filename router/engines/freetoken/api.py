@@ -228,7 +228,7 @@ class Reads:
         stats = server.get_global_state().stats
         gauges = {"active_requests": stats.active}
         if stats.kv_total_pages:
-            gauges["kv_usage_ratio"] = round(stats.kv_used_pages / stats.kv_total_pages, 6)
+            gauges["kv_used_ratio"] = round(stats.kv_used_pages / stats.kv_total_pages, 6)
         isolates = "reads" if self.options.isolate_all else "header"
         text = counters.exposition(self.totals, gauges, server.__version__, isolates)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")

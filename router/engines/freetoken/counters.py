@@ -16,8 +16,8 @@ SERIES: tuple[tuple[str, bool, str], ...] = (
     ("read_tokens", False, "Prompt tokens computed in read passes."),
     ("chat_passes", False, "All other prefill passes."),
     ("decode_yields", False, "Times that a read waited for a decode step of the running chats."),
-    ("prefix_query_tokens", False, "Prompt tokens of requests that may use the prefix cache."),
-    ("prefix_hit_tokens", False, "Prompt tokens of those that came from the prefix cache."),
+    ("chat_prompt_tokens", False, "Prompt tokens of requests that may use the prefix cache."),
+    ("chat_cached_tokens", False, "Prompt tokens of those that came from the prefix cache."),
 )
 """Name without prefix and `_total`; whether it has the label `cause`; help text."""
 

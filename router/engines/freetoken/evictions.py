@@ -76,8 +76,8 @@ def _passes(counters: Counters) -> Callable[[Callable[..., Any]], Callable[..., 
             reads = {req.uid for req in batch.reqs if is_read(req)}
             for uid, prompt_tokens, cached_tokens in batch.prompt_admissions:
                 if uid not in reads:
-                    counters.add("prefix_query_tokens", prompt_tokens)
-                    counters.add("prefix_hit_tokens", cached_tokens)
+                    counters.add("chat_prompt_tokens", prompt_tokens)
+                    counters.add("chat_cached_tokens", cached_tokens)
             return batch
 
         return schedule_next_batch

@@ -198,8 +198,8 @@ def passes_are_counted() -> None:
         "read_passes": 4,
         "read_tokens": 50,
         "chat_passes": 3,
-        "prefix_query_tokens": 41,
-        "prefix_hit_tokens": 20,
+        "chat_prompt_tokens": 41,
+        "chat_cached_tokens": 20,
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from freetoken.server import openai_api
 from freetoken.server.api_models import CompletionRequest
 
-from router.engines.freetoken import api
+from router.engines.freetoken import api, launch
 from router.engines.freetoken.options import Options
 from tests.engines.freetoken import api_properties, hooked
 from tests.engines.freetoken.api_properties import BYPASS, CHAT, READ, events
@@ -155,6 +155,10 @@ async def test_a_gone_client_of_chat_reads() -> None:
         assert len(desk.aborted) == 1
 
 
+def test_every_hook_fits_the_installed_freetoken() -> None:
+    assert launch.problems() == []
+
+
 async def test_metrics_text() -> None:
     async with open_desk():
         hooked.READS.totals = {"read_passes": 7, "evicted_kv_tokens.read": 5}
@@ -163,4 +167,4 @@ async def test_metrics_text() -> None:
         text = hooked.READS.metrics().body.decode()
     assert 'logprob_router_engine_evicted_kv_tokens_total{cause="read"} 5\n' in text
     assert "logprob_router_engine_read_passes_total 7\n" in text
-    assert "logprob_router_engine_kv_usage_ratio 0.25\n" in text
+    assert "logprob_router_engine_kv_used_ratio 0.25\n" in text
