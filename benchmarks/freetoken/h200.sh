@@ -40,21 +40,21 @@ start() { # NAME MODEL [FreeToken's arguments]; our own in HOOKS
   NAME=$1; local path=$2; shift 2; PORT=$((PORT + 10))
   # shellcheck disable=SC2086
   setsid python3 -c "from router.cli import main; main()" engine freetoken ${HOOKS:-} -- serve --model "$path" --host 127.0.0.1 --port $PORT \
-    --attention-backend triton --num-tokens 65536 --max-running-requests 16 --enable-cache-report "$@" > "$OUT/$NAME-engine.log" 2>&1 &
+    --attention-backend triton --num-tokens 65536 --max-running-requests 16 --enable-cache-report "$@" > "$WORK/$NAME-engine.log" 2>&1 &
   ENGINE=$!
-  if ! up http://127.0.0.1:$PORT/health 240; then say "$NAME: the engine is not up"; tail -25 "$OUT/$NAME-engine.log"; stop; return 1; fi
-  python3 -c "from router.cli import main; main()" serve --upstream http://127.0.0.1:$PORT --port $((PORT + 1)) --admin-port $((PORT + 2)) --require-ack > "$OUT/$NAME-router.log" 2>&1 &
+  if ! up http://127.0.0.1:$PORT/health 240; then say "$NAME: the engine is not up"; tail -25 "$WORK/$NAME-engine.log"; stop; return 1; fi
+  python3 -c "from router.cli import main; main()" serve --upstream http://127.0.0.1:$PORT --port $((PORT + 500)) --admin-port $((PORT + 501)) --require-ack > "$WORK/$NAME-router.log" 2>&1 &
   ROUTER=$!
-  up http://127.0.0.1:$((PORT + 2))/readyz 20 || { say "$NAME: the router is not ready"; cat "$OUT/$NAME-router.log"; }
+  up http://127.0.0.1:$((PORT + 501))/readyz 20 || { say "$NAME: the router is not ready"; cat "$WORK/$NAME-router.log"; }
 }
 
 stop() { kill "${ROUTER:-0}" 2>/dev/null; kill -TERM -- -"$ENGINE" 2>/dev/null; sleep 3; kill -KILL -- -"$ENGINE" 2>/dev/null; wait 2>/dev/null; ROUTER=; }
 
 table() { # LENGTHS LOADED_CHATS ROTATION CONVERSATION
   say "$NAME: table"
-  timeout 240 python3 -c "from router.cli import main; main()" verify --engine http://127.0.0.1:$PORT --router http://127.0.0.1:$((PORT + 1)) \
-    --lengths "$1" --chat-load "$2" --rotation "$3" --long-context "$4" --json "$OUT/$NAME.json" 2>&1 | tee "$OUT/$NAME.txt"
-  curl -s http://127.0.0.1:$PORT/logprob-router/metrics > "$OUT/$NAME-metrics.txt"
+  timeout 240 python3 -c "from router.cli import main; main()" verify --engine http://127.0.0.1:$PORT --router http://127.0.0.1:$((PORT + 500)) \
+    --lengths "$1" --chat-load "$2" --rotation "$3" --long-context "$4" --json "$OUT/$NAME.json" 2>&1
+  curl -s http://127.0.0.1:$PORT/logprob-router/metrics > "$WORK/$NAME-metrics.txt"; grep -v "^#" "$WORK/$NAME-metrics.txt"
 }
 
 for stage in "$@"; do say "== $stage"; case $stage in
@@ -63,8 +63,8 @@ for stage in "$@"; do say "== $stage"; case $stage in
        cli engine freetoken --check;;
   tiny) model dense tiny; start tiny "$WORK/dense-tiny" --cuda-graph-max-bs 0 && { table 60,300,513 3 0 6000; stop; };;
   mid) model dense mid
-       start mid "$WORK/dense-mid" --cuda-graph-max-bs 16 && { table 60,300,512,513,819,820,4096 3 2000 30000; say "chat latency, one decode step after each read"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 1)) | tee "$OUT/mid-itl-yield1.txt"; stop; }
-       HOOKS="--read-decode-yield 0"; start mid-noyield "$WORK/dense-mid" --cuda-graph-max-bs 16 && { say "chat latency, none"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 1)) | tee "$OUT/mid-itl-yield0.txt"; stop; }; HOOKS=;;
+       start mid "$WORK/dense-mid" --cuda-graph-max-bs 16 && { table 60,300,512,513,819,820,4096 3 2000 30000; say "chat latency, one decode step after each read"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 500)) | tee "$OUT/mid-itl-yield1.txt"; stop; }
+       HOOKS="--read-decode-yield 0"; start mid-noyield "$WORK/dense-mid" --cuda-graph-max-bs 16 && { say "chat latency, none"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 500)) | tee "$OUT/mid-itl-yield0.txt"; stop; }; HOOKS=;;
   chunk) model dense mid; start chunk "$WORK/dense-mid" --cuda-graph-max-bs 0 --max-prefill-length 1024 && { table 1500,4096 3 0 0; stop; };;
   hybrid) model hybrid mid; start hybrid "$WORK/hybrid-mid" --cuda-graph-max-bs 0 --max-running-requests 4 && { table 60,300,513,820,4096 3 2000 30000; stop; };;
   big) model dense big; start big "$WORK/dense-big" --cuda-graph-max-bs 16 && { table 60,300,4096 3 2000 0; stop; };;
