@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FreeToken with our hooks on a GPU, measured straight and through the router: the table, a long conversation, the costs.
 #
-#   bash benchmarks/freetoken/h200.sh WHEELS STAGE...      stages: env tiny mid chunk hybrid big
+#   bash benchmarks/freetoken/h200.sh WHEELS STAGE...      stages: env tiny mid chunk hybrid queue big
 #
 # WHEELS holds what the machine's Python lacks (FreeToken, transformers and what they need; nothing is downloaded).
 # Figures go to $OUT.
@@ -36,7 +36,7 @@ sys.exit(1)
 P
 }
 
-start() { # NAME MODEL [FreeToken's arguments]; our own in HOOKS
+start() { # NAME MODEL [FreeToken's arguments]; our own in HOOKS, the router's in ROUTE
   NAME=$1; local path=$2; shift 2; PORT=$((PORT + 10))
   # shellcheck disable=SC2086
   setsid python3 -c "from router.cli import main; main()" engine freetoken ${HOOKS:-} -- serve --model "$path" --host 127.0.0.1 --port $PORT \
@@ -67,6 +67,10 @@ for stage in "$@"; do say "== $stage"; case $stage in
        HOOKS="--read-decode-yield 0"; start mid-noyield "$WORK/dense-mid" --cuda-graph-max-bs 16 && { say "chat latency, none"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 500)) | tee "$OUT/mid-itl-yield0.txt"; stop; }; HOOKS=;;
   chunk) model dense mid; start chunk "$WORK/dense-mid" --cuda-graph-max-bs 0 --max-prefill-length 1024 && { table 1500,4096 3 0 0; stop; };;
   hybrid) model hybrid mid; start hybrid "$WORK/hybrid-mid" --cuda-graph-max-bs 0 --max-running-requests 4 && { table 60,300,513,820,4096 3 2000 30000; stop; };;
+  queue) model dense mid; ROUTE="--reads-in-flight 8"
+       for steps in 0 1 4; do HOOKS="--read-decode-yield $steps"
+         start queue-$steps "$WORK/dense-mid" --cuda-graph-max-bs 16 && { say "chat latency, 8 reads in FreeToken's queue, $steps decode steps"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 1)) | tee "$OUT/queue-itl-yield$steps.txt"; stop; }
+       done; HOOKS=; ROUTE=;;
   big) model dense big; start big "$WORK/dense-big" --cuda-graph-max-bs 16 && { table 60,300,4096 3 2000 0; stop; };;
 esac; done
 say done
