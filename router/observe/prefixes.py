@@ -60,7 +60,7 @@ class _Entry:
     """An earlier request: its prompt's tokens, and how many reads and chats had run when it ended."""
 
     tokens: int
-    tail: bytes
+    tail: tuple[int, int]  # length and hash of what the chain leaves out of its prompt's text
     reads: int
     acknowledged: int
     chats: int
@@ -130,7 +130,7 @@ class PrefixLedger:
         """The longest earlier request that begins this one."""
         for key, rest in reversed(links):
             entry = self._entries.get(key)
-            if entry is not None and rest.startswith(entry.tail):
+            if entry is not None and _mark(rest[: entry.tail[0]]) == entry.tail:
                 return entry
         return None
 
@@ -144,7 +144,7 @@ class PrefixLedger:
         else:
             self._compare(earlier, usage)
         self._entries.pop(key, None)
-        self._entries[key] = _Entry(usage.prompt, tail, self._reads, self._acknowledged, self._chats)
+        self._entries[key] = _Entry(usage.prompt, _mark(tail), self._reads, self._acknowledged, self._chats)
         if len(self._entries) > self.capacity:
             self._entries.popitem(last=False)
 
@@ -164,6 +164,10 @@ class PrefixLedger:
         if self._reads > earlier.reads and self._acknowledged == earlier.acknowledged:
             return "read"
         return "chat" if self._chats > earlier.chats + 1 else "idle"
+
+
+def _mark(text: bytes) -> tuple[int, int]:
+    return len(text), hash(text)
 
 
 def _message_chain(seed: int, value: bytes) -> list[tuple[int, bytes]]:
