@@ -21,6 +21,7 @@ from router.wire.relay import Call, ToClient
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _EXPECT = frozenset({b"expect"})
+NEWLINE = 0x0A
 _NOTHING: frozenset[bytes] = frozenset()
 
 
@@ -129,7 +130,10 @@ class InBandErrors:
         self._tail = b""
 
     def feed(self, data: bytes) -> None:
-        seen = self._tail + data if self._tail else data
-        if b'data: {"error"' in seen or b'data:{"error"' in seen:
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        if b'{"error"' in data and (b'data: {"error"' in data or b'data:{"error"' in data):
             self.found = True
-        self._tail = seen[-16:]
+        if data[-1] != NEWLINE:  # an event that goes on in the next segment
+            self._tail = data[-16:]

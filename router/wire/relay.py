@@ -150,6 +150,12 @@ class Call:
     # -- the receiver's side
 
     def received(self, head: ResponseHead | None, data: bytes, last: bool) -> None:
+        if head is None and not last:  # most calls are events of a stream
+            try:
+                self.sink.data(data, False)
+            except Exception as error:
+                self._break(error)
+            return
         if head is not None:
             began = self.first_byte_at = perf_counter()
             self.status = head.status
@@ -163,13 +169,17 @@ class Call:
                     self._exchange.stream_body(self._piece)
             self.sink.data(data, last)
         except Exception as error:
-            if not self._done.done():
-                self._done.set_exception(error)
+            self._break(error)
             return
         if head is not None:
             self.forwarding = perf_counter() - began
         if last and not self._done.done():
             self._done.set_result(None)
+
+    def _break(self, error: Exception) -> None:
+        """The sink failed: whoever waits for the call gets its error, and closes the connection."""
+        if not self._done.done():
+            self._done.set_exception(error)
 
     def continued(self) -> None:
         if self._patience is not None:
