@@ -93,7 +93,13 @@ def test_exactly_one_framing_field(sent: tuple[bytes, bytes], length: int | None
 
 def test_added_fields_and_a_tunnel_s_upgrade() -> None:
     head = request_head(
-        b"GET", b"/", fields((b"A", b"1")), authority=b"e", drop=frozenset({b"a"}), add=[(b"B", b"2")], upgrade=b"websocket"
+        b"GET",
+        b"/",
+        fields((b"A", b"1")),
+        authority=b"e",
+        drop=frozenset({b"a"}),
+        add=[(b"B", b"2")],
+        upgrade=b"websocket",
     )
     assert b"A: 1" not in head
     assert head.endswith(b"Connection: Upgrade\r\nUpgrade: websocket\r\nB: 2\r\n\r\n")
@@ -103,7 +109,9 @@ def test_answer_fields_lose_only_the_hop_by_hop_ones() -> None:
     head = ResponseHead(
         200,
         b"OK",
-        fields((b"Connection", b"X-Up"), (b"X-Up", b"1"), (b"Set-Cookie", b"a"), (b"Set-Cookie", b"b"), (b"ETag", b"x")),
+        fields(
+            (b"Connection", b"X-Up"), (b"X-Up", b"1"), (b"Set-Cookie", b"a"), (b"Set-Cookie", b"b"), (b"ETag", b"x")
+        ),
         None,
         True,
         False,
