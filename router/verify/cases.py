@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from router.verify.probe import ChatLoad, Scores, Target, deviation
+from router.verify.load import ChatLoad
+from router.verify.probe import Scores, Target, deviation
 from router.verify.prompts import PromptMaker
 
 
@@ -19,7 +20,8 @@ class Column:
         reads, equal: how many there were, and how many had the baseline's bits.
         deviation: largest difference in nats.
         cached: reads that the engine says it answered from its cache in part.
-        overlapped: reads during which a chat was being answered.
+        overlapped: reads during which a chat was producing text.
+        chat_pieces: pieces of text that the chats produced meanwhile.
         seconds: wall time.
         labels: the router's isolation labels.
     """
@@ -29,17 +31,24 @@ class Column:
     deviation: float = 0.0
     cached: int = 0
     overlapped: int = 0
+    chat_pieces: int = 0
     seconds: float = 0.0
     labels: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Row:
-    """One case, with a column for each target that was measured."""
+    """One case, with a column for each target that was measured.
+
+    Attributes:
+        load: chats that ran beside it.
+        warm_baselines: how many of its baselines came mostly from a cache, which none should.
+    """
 
     case: str
     tokens: int
     load: int
+    warm_baselines: int = 0
     columns: dict[str, Column] = field(default_factory=dict)
 
 
@@ -51,6 +60,7 @@ class Plan:
         lengths: prompt lengths in tokens for the repeats.
         loaded_lengths: those that are repeated under chat load too.
         chats: chats that run at a time as load.
+        loaded_mixes: whether lists and chat turns are tried under load too, or only parallel reads and repeats.
         short: tokens of the prompts that go several at a time.
         rotation, long_context: tokens of the shared prefix, and of the conversation; 0 leaves the part out.
         burst: short reads that run against the conversation.
@@ -59,6 +69,7 @@ class Plan:
     lengths: Sequence[int] = (60, 300, 512, 513, 819, 820, 4096)
     loaded_lengths: Sequence[int] = (60, 300, 513, 820)
     chats: int = 3
+    loaded_mixes: bool = True
     short: int = 60
     rotation: int = 1000
     long_context: int = 2000
@@ -67,6 +78,9 @@ class Plan:
 
 Say = Callable[[str], None]
 Ask = Callable[[Target, list[str]], Awaitable[list[Scores]]]
+
+LONG = 2048
+"""A prompt of more tokens is repeated once, a shorter one twice."""
 
 AFTER_CHAT = 300
 """Tokens of the prompt whose beginning a chat turn used before."""
@@ -103,16 +117,18 @@ class Bench:
     async def run(self) -> None:
         """All the cases of the table."""
         for load in (0, self.plan.chats) if self.plan.chats else (0,):
-            if self.reference.api == "completions":
+            mixes = self.plan.loaded_mixes or not load
+            if self.reference.api == "completions" and mixes:
                 await self._several("3 prompts in one request", 3, load, lambda t, p: t.read_list(p))
             await self._several("8 prompts in parallel", 8, load, _in_parallel)
-            await self._after_chat(load)
+            if mixes:
+                await self._after_chat(load)
             for tokens in self.plan.loaded_lengths if load else self.plan.lengths:
                 await self._again(tokens, load)
 
     async def _several(self, case: str, count: int, load: int, ask: Ask) -> None:
         prompts = await self.prompts_of(self.plan.short, count)
-        # Straight at the engine they must be new to it, or it would answer from its cache, and not compute together.
+        # Beside a router, the engine's own column comes first, while the prompts are new: it computes them together.
         if "router" not in self.targets:
             await self.baseline(prompts)
         await self._case(case, self.plan.short, load, prompts, ask)
@@ -121,10 +137,10 @@ class Bench:
         prompts = await self.prompts_of(tokens)
         await self.baseline(prompts)
 
-        async def twice(target: Target, prompts: list[str]) -> list[Scores]:
-            return [await target.read(prompts[0]), await target.read(prompts[0])]
+        async def again(target: Target, prompts: list[str]) -> list[Scores]:
+            return [await target.read(prompts[0]) for _ in range(1 if tokens > LONG else 2)]
 
-        await self._case("the same prompt again", tokens, load, prompts, twice)
+        await self._case("the same prompt again", tokens, load, prompts, again)
 
     async def _after_chat(self, load: int) -> None:
         prompts = await self.prompts_of(AFTER_CHAT)
@@ -143,13 +159,15 @@ class Bench:
             if name == "router":
                 await self.baseline(prompts)
             self.say(f"{case}, {tokens} tokens, {f'{load} chats' if load else 'idle'}, {name}")
-            began = time.perf_counter()
             async with ChatLoad(target, load) as chats:
+                began = time.perf_counter()
                 found = answers[name] = await ask(target, prompts)
+                seconds = time.perf_counter() - began
                 overlapped = sum(chats.running_during(scores) for scores in found)
-            row.columns[name] = Column(seconds=time.perf_counter() - began, overlapped=overlapped)
+            row.columns[name] = Column(seconds=seconds, overlapped=overlapped, chat_pieces=chats.pieces)
         for name, found in answers.items():
             self._judge(row.columns[name], prompts, found)
+        row.warm_baselines = sum(self._baselines[prompt].mostly_cached for prompt in prompts)
         row.tokens = self._baselines[prompts[0]].prompt_tokens or tokens
         self.rows.append(row)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from router.verify.cases import Bench, Plan
 from router.verify.probe import CannotMeasure, Target
 from router.verify.prompts import PromptMaker
 
-QUICK = Plan(lengths=(60, 300, 513), loaded_lengths=(60,), chats=1, rotation=0, long_context=0)
+QUICK = Plan(lengths=(60, 300, 513), loaded_lengths=(60, 300), chats=1, loaded_mixes=False, rotation=0, long_context=0)
 
 
 @click.command(name="verify")
@@ -55,6 +56,8 @@ def command(
         for name, url in urls.items():
             check_url(f"--{name}", url)
         plan = _plan(quick, lengths, chat_load, rotation, long_context)
+        if json_file is not None and not json_file.absolute().parent.is_dir():
+            raise ValueError(f"--json: there is no folder {json_file.absolute().parent}")
     except (SettingsError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     try:
@@ -81,6 +84,7 @@ def _plan(quick: bool, lengths: str | None, chats: int | None, rotation: int | N
         lengths=wanted,
         loaded_lengths=base.loaded_lengths if lengths is None else wanted,
         chats=base.chats if chats is None else chats,
+        loaded_mixes=base.loaded_mixes,
         rotation=base.rotation if rotation is None else rotation,
         long_context=base.long_context if long_context is None else long_context,
     )
@@ -112,7 +116,7 @@ async def _run(urls: dict[str, str], model: str | None, plan: Plan) -> tuple[int
     text, code = report.verdict(bench.rows, names, costs)
     seconds = time.perf_counter() - began
     click.echo(report.table(bench.rows, names))
-    click.echo("\n" + report.cost_lines(costs, names))
-    click.echo(f"\n{text}\n({seconds:.0f} s)")
+    click.echo("\n" + report.cost_lines(bench.rows, costs, names))
+    click.echo(f"\n{textwrap.fill(text, 100)}\n({seconds:.0f} s)")
     about = {"version": __version__, "model": targets[names[0]].model, "urls": urls, "seconds": seconds}
     return code, report.as_json(bench.rows, names, costs, **about)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import httpx
 TOP = 5
 Api = Literal["completions", "chat"]
 APIS: tuple[Api, ...] = ("completions", "chat")
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 class CannotMeasure(Exception):
@@ -40,6 +40,11 @@ class Scores:
     began: float
     ended: float
 
+    @property
+    def mostly_cached(self) -> bool:
+        """Whether more than half of the prompt came from the engine's cache: more than a template that all share."""
+        return 2 * (self.cached_tokens or 0) > (self.prompt_tokens or 0)
+
 
 def deviation(a: Scores, b: Scores) -> float:
     """The largest difference in nats over the tokens that both list."""
@@ -54,6 +59,7 @@ class Target:
         self.url = url.rstrip("/")
         self.model = model
         self.api: Api = api
+        self.chats = True
         self.client = httpx.AsyncClient(
             base_url=self.url,
             timeout=httpx.Timeout(600.0, connect=5.0),
@@ -66,33 +72,45 @@ class Target:
         await self.client.aclose()
 
     async def prepare(self) -> None:
-        """Find the model, and whether it answers log-probabilities on completions or on chat.
+        """Find the model, whether log-probabilities come on completions or on chat, and whether there is a chat path.
 
         Raises:
             CannotMeasure
         """
-        if self.model is None:
-            self.model = await self._only_model()
+        listed = await self._models()
+        if self.model is None and len(listed) > 1:
+            raise CannotMeasure(f"{self.url} serves several models; name one with --model: {', '.join(listed[:10])}.")
+        if self.model is None and listed:
+            self.model = listed[0]
+        refused = []
         for api in APIS:
             self.api = api
             try:
                 await self.read("The capital of France is")
             except _NoSuchPath:
                 continue
+            except _Refused as error:  # the other path may still do it
+                refused.append(error)
+                continue
+            await self._find_chat()
             return
+        if listed and self.model not in listed:
+            raise CannotMeasure(f"{self.url} does not serve {self.model!r}; it lists {', '.join(listed[:10])}.")
+        if refused:
+            raise refused[0]
         raise CannotMeasure(f"{self.url} serves neither /v1/completions nor /v1/chat/completions.")
 
-    async def _only_model(self) -> str | None:
+    async def _models(self) -> list[str]:
         answer = await self._request("GET", "/v1/models")
-        if answer.status_code != 200:
-            return None
         try:
-            names = [str(model["id"]) for model in answer.json()["data"]]
+            return [str(model["id"]) for model in answer.json()["data"]] if answer.status_code == 200 else []
         except (ValueError, KeyError, TypeError):
-            return None
-        if len(names) > 1:
-            raise CannotMeasure(f"{self.url} serves several models; name one with --model: {', '.join(names[:10])}.")
-        return names[0] if names else None
+            return []
+
+    async def _find_chat(self) -> None:
+        """A model without a chat template is talked to on the completions path."""
+        body = self.generation([{"role": "user", "content": "Hello."}], 1)
+        self.chats = (await self._request("POST", CHAT, body)).status_code == 200
 
     # -- reads
 
@@ -107,7 +125,7 @@ class Target:
 
     @property
     def path(self) -> str:
-        return "/v1/completions" if self.api == "completions" else "/v1/chat/completions"
+        return COMPLETIONS if self.api == "completions" else CHAT
 
     async def read(self, prompt: str) -> Scores:
         """One read."""
@@ -141,21 +159,55 @@ class Target:
             for choice in choices
         ]
         if not scores:
-            raise CannotMeasure(f"{self.url} answered a read without choices.")
+            raise _Refused(f"{self.url} answered a read without choices.")
         return scores
 
     # -- chats
 
+    def generation(self, messages: Sequence[dict[str, str]], max_tokens: int) -> dict[str, Any]:
+        """A greedy chat's request body."""
+        body: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0}
+        if self.model is not None:
+            body["model"] = self.model
+        if self.chats:
+            return {**body, "messages": list(messages)}
+        return {**body, "prompt": "\n".join(f"{m['role']}: {m['content']}" for m in messages) + "\nassistant:"}
+
+    @property
+    def talk_path(self) -> str:
+        return CHAT if self.chats else COMPLETIONS
+
     async def chat(self, messages: Sequence[dict[str, str]], max_tokens: int) -> tuple[str, int | None, float]:
         """A greedy chat: its text, the cached prompt tokens that the engine reports, and the seconds it took."""
         began = time.perf_counter()
-        body: dict[str, Any] = {"messages": list(messages), "max_tokens": max_tokens, "temperature": 0}
-        if self.model is not None:
-            body["model"] = self.model
-        found = _json(await self._request("POST", "/v1/chat/completions", body), self.url)
-        message = (found.get("choices") or [{}])[0].get("message") or {}
+        body = self.generation(messages, max_tokens)
+        found = _json(await self._request("POST", self.talk_path, body), self.url + self.talk_path)
+        choice = (found.get("choices") or [{}])[0]
+        text = (choice.get("message") or {}).get("content") if self.chats else choice.get("text")
         details = (found.get("usage") or {}).get("prompt_tokens_details") or {}
-        return str(message.get("content")), details.get("cached_tokens"), time.perf_counter() - began
+        return str(text), details.get("cached_tokens"), time.perf_counter() - began
+
+    async def stream(self, messages: Sequence[dict[str, str]], max_tokens: int) -> AsyncGenerator[None]:
+        """A greedy chat as a stream: yields whenever a piece of text arrives.
+
+        Raises:
+            CannotMeasure
+        """
+        body = {**self.generation(messages, max_tokens), "stream": True}
+        try:
+            async with self.client.stream("POST", self.talk_path, json=body) as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    _json(answer, self.url + self.talk_path)
+                if "event-stream" not in answer.headers.get("content-type", ""):
+                    await answer.aread()
+                    yield
+                    return
+                async for line in answer.aiter_lines():
+                    if line.startswith("data:") and not line.endswith("[DONE]"):
+                        yield
+        except httpx.HTTPError as error:
+            raise CannotMeasure(f"A streamed chat at {self.url} failed: {type(error).__name__} {error}.") from None
 
     async def complete(self, prompt: str, max_tokens: int) -> None:
         """A generation that is no read, on the reads' path, so that it shares their prefix."""
@@ -196,6 +248,10 @@ class _NoSuchPath(Exception):
     """The engine does not serve this path."""
 
 
+class _Refused(CannotMeasure):
+    """The engine answered a read, but not with scores."""
+
+
 def top_of(choice: dict[str, Any], url: str) -> tuple[tuple[str, float], ...]:
     """The listed log-probabilities of a choice's first token: OpenAI's completions shape, or the chat shape.
 
@@ -212,63 +268,16 @@ def top_of(choice: dict[str, Any], url: str) -> tuple[tuple[str, float], ...]:
         return tuple((str(token), float(value)) for token, value in listed[0].items())
     if logprobs.get("token_logprobs"):
         return ((str(logprobs["tokens"][0]), float(logprobs["token_logprobs"][0])),)
-    raise CannotMeasure(f"{url} answered a read without log-probabilities; does this engine give them here?")
+    raise _Refused(f"{url} answered a read without log-probabilities; does this engine give them here?")
 
 
 def _json(answer: httpx.Response, where: str) -> dict[str, Any]:
     if answer.status_code != 200:
-        raise CannotMeasure(f"{where} answered {answer.status_code}: {answer.text[:300]}")
+        raise _Refused(f"{where} answered {answer.status_code}: {answer.text[:300]}")
     try:
         found = json.loads(answer.content)
     except ValueError:
-        raise CannotMeasure(f"{where} answered 200 with what is no JSON.") from None
+        raise _Refused(f"{where} answered 200 with what is no JSON.") from None
     if not isinstance(found, dict):
-        raise CannotMeasure(f"{where} answered 200 with JSON of another shape.")
+        raise _Refused(f"{where} answered 200 with JSON of another shape.")
     return found
-
-
-class ChatLoad:
-    """Chats that run, one after another in each lane of load, while the block is entered.
-
-    `running_during` tells whether one was being answered through the whole of a span of time.
-    """
-
-    def __init__(self, target: Target, lanes: int, max_tokens: int = 48) -> None:
-        self.target = target
-        self.lanes = lanes
-        self.max_tokens = max_tokens
-        self.spans: list[tuple[float, float]] = []
-        self.seconds: list[float] = []
-        self._open: dict[int, float] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> ChatLoad:
-        self._tasks = [asyncio.create_task(self._lane(number)) for number in range(self.lanes)]
-        await asyncio.sleep(0.5 if self.lanes else 0)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-
-    async def _lane(self, number: int) -> None:
-        turn = 0
-        while True:
-            began = self._open[number] = time.perf_counter()
-            question = f"Tell me a long story, number {number}.{turn}, about a harbour and its lighthouse."
-            try:
-                _, _, seconds = await self.target.chat([{"role": "user", "content": question}], self.max_tokens)
-                self.seconds.append(seconds)
-            finally:
-                self.spans.append((began, time.perf_counter()))
-                self._open.pop(number, None)
-            turn += 1
-
-    def running_during(self, scores: Scores) -> bool:
-        """Whether a chat was being answered when this read began, or began before it ended."""
-        spans = [*self.spans, *((began, float("inf")) for began in self._open.values())]
-        return any(began < scores.ended and ended > scores.began for began, ended in spans)

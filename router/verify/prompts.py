@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 
 from router.verify.probe import CannotMeasure, Target
@@ -27,6 +28,7 @@ class PromptMaker:
         self.nonce = secrets.token_hex(3)
         self._by_usage = False
         self._extra = 0
+        self._a_word = 1.0
 
     async def prepare(self) -> None:
         """Learn what the engine adds to a text (a start token, a chat template)."""
@@ -39,10 +41,12 @@ class PromptMaker:
                 raise CannotMeasure(f"{self.target.url} has no tokenizer path and reports no usage.prompt_tokens.")
         elif usage is not None:
             self._extra = usage - counted
+        self._a_word = max((counted or usage or 0) / len(text.split()), 1.0)
 
     async def make(self, tokens: int, seed: int) -> str:
         """A prompt of `tokens` tokens, or as near as words and a few full stops allow."""
-        words, a_word = max(tokens - 12, 1), 1.0
+        a_word = self._a_word
+        words = max(int((tokens - 12) / a_word), 1)
         best, best_off = "", tokens + 1
         for _ in range(TRIES):
             text = self._text(words, seed)
@@ -68,4 +72,5 @@ class PromptMaker:
 
     def _text(self, words: int, seed: int) -> str:
         body = (WORDS[(i * 7 + seed * 3 + i // 5) % len(WORDS)] for i in range(words))
-        return f"Case {self.nonce} {seed}: " + " ".join(body) + " so the answer is"
+        own = hashlib.blake2s(f"{self.nonce} {seed}".encode(), digest_size=5).hexdigest()
+        return f"{own}: " + " ".join(body) + " so the answer is"

@@ -36,7 +36,8 @@ def total(rows: Iterable[Row], name: str) -> Column:
         sum_.equal += column.equal
         sum_.deviation = max(sum_.deviation, column.deviation)
         sum_.cached += column.cached
-        sum_.overlapped += column.overlapped if row.load else 0
+        sum_.overlapped += column.overlapped
+        sum_.chat_pieces += column.chat_pieces
         sum_.seconds += column.seconds
         for label, count in column.labels.items():
             sum_.labels[label] = sum_.labels.get(label, 0) + count
@@ -67,10 +68,16 @@ def verdict(rows: Sequence[Row], names: Sequence[str], costs: Costs) -> tuple[st
         warm = "was warm" if engine.cached else "was never hit, or the engine does not say"
         out.append(f"The engine's cache {warm} ({engine.cached} of {engine.reads} reads had cached tokens).")
     loaded = sum(row.columns[judged].reads for row in rows if row.load)
+    overlapped = total(rows, judged).overlapped
     if loaded:
         out.append(
-            f"{total(rows, judged).overlapped} of {loaded} reads under load ran while a chat was being answered."
+            f"{overlapped} of {loaded} reads under load ran while a chat was producing text."
+            + ("" if overlapped else " So the rows under load prove nothing.")
         )
+    warm_baselines = sum(row.warm_baselines for row in rows)
+    if warm_baselines:
+        where = "router's endpoint" if judged == "router" else "engine"
+        out.append(f"{warm_baselines} baselines came mostly from a cache: the {where} does not bypass it for reads.")
     changed = [name for name in names if not costs.chat_same.get(name, True)]
     if changed:
         out.append(f"Greedy chat changed its text while reads ran: {', '.join(changed)}.")
@@ -81,7 +88,13 @@ def verdict(rows: Sequence[Row], names: Sequence[str], costs: Costs) -> tuple[st
     return " ".join(out), 1 if bad else 0
 
 
-def cost_lines(costs: Costs, names: Sequence[str]) -> str:
+def chat_rate(rows: Iterable[Row], name: str) -> float | None:
+    """Pieces of text a second from all chats together while the reads under load ran; None without load."""
+    loaded = total([row for row in rows if row.load], name)
+    return loaded.chat_pieces / loaded.seconds if loaded.seconds else None
+
+
+def cost_lines(rows: Sequence[Row], costs: Costs, names: Sequence[str]) -> str:
     """The costs for a terminal."""
     lines = []
 
@@ -91,6 +104,13 @@ def cost_lines(costs: Costs, names: Sequence[str]) -> str:
 
     line("8 short reads in parallel", costs.parallel, "{:.2f} s")
     line("one question in 6 option orders, shared prefix", costs.rotation, "{:.2f} s")
+    if costs.rotation_moved is not None:
+        lines.append(
+            f"{'scores of these that the engine moved':<52}{costs.rotation_moved} of 6, "
+            f"at most {costs.rotation_deviation:.2g} nats"
+        )
+    rates = {name: rate for name in names if (rate := chat_rate(rows, name)) is not None}
+    line("chat load while the reads ran", rates, "{:.1f} tokens/s")
     line("a chat, alone", costs.chat_alone, "{:.2f} s")
     line("the same chat during a burst of reads", costs.chat_during, "{:.2f} s")
     line("cached tokens when a long conversation goes on", costs.cached_before, "{}")
@@ -106,6 +126,7 @@ def as_json(rows: Sequence[Row], names: Sequence[str], costs: Costs, **about: An
         "rows": [dataclasses.asdict(row) for row in rows],
         "totals": {name: dataclasses.asdict(total(rows, name)) for name in names},
         "costs": dataclasses.asdict(costs),
+        "chat_tokens_per_second": {name: chat_rate(rows, name) for name in names},
         "verdict": text,
         "exit_code": code,
     }

@@ -101,7 +101,7 @@ async def test_exclusive_isolation_holds_on_an_engine_with_stock_settings() -> N
     with embedded_engine("--unified-kv") as stock:
         async with router_at(stock.url, isolation="exclusive") as router:
             bench, costs = await table(stock, router, plan)
-            print(report.cost_lines(costs, ["engine", "router"]))
+            print(report.cost_lines(bench.rows, costs, ["engine", "router"]))
             assert_proven(bench, "exclusive")
             assert costs.chat_same["router"]
 

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from router.cli import main
 from router.verify.cases import Bench, Column, Plan, Row
 from router.verify.costs import Costs
+from router.verify.load import ChatLoad
 from router.verify.probe import CannotMeasure, Scores, Target, deviation, top_of
 from router.verify.prompts import PromptMaker
 from router.verify.report import as_json, cost_lines, table, total, verdict
-from tests.support.answers import json_message, message
+from tests.support.answers import LAST_CHUNK, STREAM_HEAD, chunk, json_message, message, play
 from tests.support.routers import running
 from tests.support.upstream import Connection, Request, Upstream
 
@@ -31,6 +32,7 @@ class Moving:
         self.tokenizer = tokenizer
         self.seen: list[str] = []
         self.usage = True
+        self.streams = True
 
     async def __call__(self, connection: Connection, request: Request) -> None:
         if request.path == "/v1/models":
@@ -57,8 +59,15 @@ class Moving:
             hit = not bypassed and any(text.startswith(seen) or seen.startswith(text) for seen in self.seen)
             if not bypassed:
                 self.seen.append(text)
-            cached += 5 * hit
+            cached += len(text.split()) * hit
             choices.append(self.choice(index, text, 0.125 * hit))
+        if body.get("stream") and self.streams:
+            await connection.send(STREAM_HEAD)
+            for _ in range(3):
+                await connection.send(chunk(b'data: {"choices":[]}\n\n'))
+                await asyncio.sleep(0.02)
+            await connection.send(chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
+            return
         if body.get("max_tokens") != 1:
             await asyncio.sleep(0.02)
         usage = {
@@ -121,12 +130,17 @@ async def test_the_router_s_column_is_bitwise_and_the_engine_s_is_not(engine: Up
     assert "The engine's cache was warm" in text
     assert "proves nothing" not in text
     loaded = sum(row.columns["router"].reads for row in bench.rows if row.load)
-    assert f"{loaded} of {loaded} reads under load ran while a chat was being answered" in text
+    assert f"{loaded} of {loaded} reads under load ran while a chat was producing text" in text
+    assert "baselines came mostly" not in text
     assert total(bench.rows, "router").labels.keys() == {"engine"}
     printed = table(bench.rows, ["engine", "router"])
     assert max(len(line) for line in printed.splitlines()) <= 104
     assert "the same prompt again" in printed
-    assert "cached tokens" in cost_lines(costs, ["engine", "router"])
+    printed = cost_lines(bench.rows, costs, ["engine", "router"])
+    assert "cached tokens" in printed
+    assert "chat load while the reads ran" in printed
+    assert (costs.rotation_moved, costs.rotation_deviation) == (0, 0.0)  # none of the orders is a prefix of another
+    assert "scores of these that the engine moved               0 of 6, at most 0 nats" in printed
     assert as_json(bench.rows, ["engine"], costs, model="m")["rows"][0]["case"] == "3 prompts in one request"
     assert set(costs.rotation) == {"engine", "router"}
 
@@ -137,6 +151,7 @@ async def test_a_router_that_does_not_isolate_is_found_out(engine: Upstream) -> 
     assert code == 1
     assert "Rows that moved: " in text
     assert "the same prompt again, 60 tokens, no chats" in text
+    assert "baselines came mostly from a cache: the router's endpoint does not bypass it" in text
 
 
 async def test_chat_only_engines_without_a_tokenizer_are_measured_too() -> None:
@@ -149,7 +164,9 @@ async def test_chat_only_engines_without_a_tokenizer_are_measured_too() -> None:
 
 
 def rows(engine_equal: int) -> list[Row]:
-    return [Row("a", 60, 0, {"engine": Column(reads=2, equal=engine_equal), "router": Column(reads=2, equal=2)})]
+    return [
+        Row("a", 60, 0, columns={"engine": Column(reads=2, equal=engine_equal), "router": Column(reads=2, equal=2)})
+    ]
 
 
 def test_an_engine_that_never_moves_proves_nothing() -> None:
@@ -190,6 +207,9 @@ def test_deviation_is_over_what_both_list() -> None:
     assert deviation(scores(("a", -1.0)), scores(("b", -1.0))) == 0.0
 
 
+SCORING = "/v1/completions /v1/chat/completions"
+
+
 def run(*arguments: str) -> Any:
     return CliRunner().invoke(main, ["verify", *arguments])
 
@@ -201,6 +221,7 @@ def run(*arguments: str) -> Any:
         (["--engine", "localhost:1"], "is not an http"),
         (["--engine", "http://h:1", "--lengths", "a,b"], "whole numbers separated by commas"),
         (["--engine", "http://h:1", "--lengths", "5"], "the shortest prompt is 20 tokens"),
+        (["--engine", "http://h:1", "--json", "no/such/folder/x.json"], "there is no folder"),
     ],
 )
 def test_bad_arguments_say_what_to_type(arguments: list[str], says: str) -> None:
@@ -248,18 +269,19 @@ async def test_the_command_as_a_whole(engine: Upstream, tmp_path: Path) -> None:
             json_message({"data": [{"id": "a"}, {"id": "b"}]}),
             "several models; name one with --model: a, b",
         ),
-        ("/v1/completions", json_message({"error": "x"}, 400), "answered 400"),
-        ("/v1/completions", message(200, b"no json"), "what is no JSON"),
-        ("/v1/completions", message(200, b"[]"), "JSON of another shape"),
-        ("/v1/completions", json_message({"choices": []}), "without choices"),
-        ("/v1/completions", json_message({"choices": [{}]}), "without log-probabilities"),
+        (SCORING, json_message({"error": "x"}, 400), "answered 400"),
+        (SCORING, message(200, b"no json"), "what is no JSON"),
+        (SCORING, message(200, b"[]"), "JSON of another shape"),
+        (SCORING, json_message({"choices": []}), "without choices"),
+        (SCORING, json_message({"choices": [{}]}), "without log-probabilities"),
     ],
 )
 async def test_what_cannot_be_measured_says_why(engine: Upstream, path: str, answer: bytes, says: str) -> None:
     async def handler(connection: Connection, request: Request) -> None:
         await connection.send(answer)
 
-    engine.on(path, handler)
+    for one in path.split():
+        engine.on(one, handler)
     target = Target(engine.url)
     try:
         with pytest.raises(CannotMeasure, match=says):
@@ -299,3 +321,105 @@ async def test_an_engine_that_scores_nowhere_is_said_so(engine: Upstream) -> Non
             await target.prepare()
     finally:
         await target.close()
+
+
+async def answering(target: Target) -> Target:
+    """Prepared, and closed: only what it found is wanted."""
+    try:
+        await target.prepare()
+    finally:
+        await target.close()
+    return target
+
+
+@pytest.mark.parametrize("answer", [json_message({"error": "no logprobs"}, 400), json_message({"choices": [{}]})])
+async def test_scores_on_chat_are_found_where_completions_gives_none(engine: Upstream, answer: bytes) -> None:
+    async def refusing(connection: Connection, request: Request) -> None:
+        await connection.send(answer)
+
+    engine.on("/v1/completions", refusing)
+    assert (await answering(Target(engine.url))).api == "chat"
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_model_that_is_not_served_is_said_so(engine: Upstream, status: int) -> None:
+    async def unknown(connection: Connection, request: Request) -> None:
+        await connection.send(json_message({"error": {"message": "The model `x` does not exist."}}, status))
+
+    for path in SCORING.split():
+        engine.on(path, unknown)
+    with pytest.raises(CannotMeasure, match=r"does not serve 'x'; it lists m\."):
+        await answering(Target(engine.url, "x"))
+
+
+async def test_a_model_without_a_chat_template_talks_on_completions(engine: Upstream) -> None:
+    async def no_template(connection: Connection, request: Request) -> None:
+        await connection.send(json_message({"error": "no chat template"}, 400))
+
+    engine.on("/v1/chat/completions", no_template)
+    target = Target(engine.url)
+    try:
+        await target.prepare()
+        text, cached, _ = await target.chat([{"role": "user", "content": "Hello."}], 4)
+        async with ChatLoad(target, 1) as load:
+            scores = await target.read("one two")
+            assert load.running_during(scores)
+    finally:
+        await target.close()
+    assert (text, cached) == ("x", 0)
+    assert engine.requests[-1].path == "/v1/completions"
+    talk = next(request.json() for request in engine.requests if b'"stream"' in request.body)
+    assert talk["prompt"].startswith("user: Tell me a long story")
+    assert talk["prompt"].endswith("\nassistant:")
+
+
+async def test_a_read_between_two_chats_does_not_count_as_under_load(engine: Upstream) -> None:
+    target = Target(engine.url)
+    try:
+        before = await target.read("one")
+        async with ChatLoad(target, 2) as load:
+            during = await target.read("two")
+        after = await target.read("three")
+    finally:
+        await target.close()
+    assert [load.running_during(scores) for scores in (before, during, after)] == [False, True, False]
+
+
+async def test_an_engine_that_does_not_stream_still_gives_load() -> None:
+    whole = Moving()
+    whole.streams = False
+    async with Upstream(whole) as upstream:
+        target = Target(upstream.url)
+        try:
+            async with ChatLoad(target, 1) as load:
+                await upstream.arrival(len(upstream.requests) + 2)
+        finally:
+            await target.close()
+    assert load.pieces >= 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ([json_message({"error": "x"}, 500)], "/v1/chat/completions answered 500"),
+        ([STREAM_HEAD, chunk(b"data: {}\n\n"), "reset"], "A streamed chat at .* failed"),
+        (["forever"], "did not begin to answer 2 chats"),
+    ],
+)
+async def test_load_that_fails_is_no_measurement(
+    engine: Upstream, monkeypatch: pytest.MonkeyPatch, steps: list[Any], says: str
+) -> None:
+    monkeypatch.setattr("router.verify.load.START", 0.3)
+    engine.on("/v1/chat/completions", play(*steps))
+    target = Target(engine.url)
+    try:
+        with pytest.raises(CannotMeasure, match=says):
+            async with ChatLoad(target, 2):
+                await asyncio.sleep(5)
+    finally:
+        await target.close()
+
+
+def test_load_that_never_overlapped_proves_nothing() -> None:
+    row = Row("a", 60, 3, columns={"engine": Column(reads=2, equal=1), "router": Column(reads=2, equal=2)})
+    assert "So the rows under load prove nothing." in verdict([row], ["engine", "router"], Costs())[0]
