@@ -16,8 +16,8 @@ export ADMIN_PORT ?= 9091
 run: $(VENV)/.demo ## the embedded engine and the router, then what to try
 	@$(BIN)/python -m router.engines.demo
 
-test: $(VENV)/.test ## everything but what needs vLLM or FreeToken
-	$(BIN)/python -m pytest -m "not engines" --cov --cov-report=term --cov-fail-under=95
+test: $(VENV)/.test ## everything that needs nothing but Python packages, and the embedded engine
+	$(BIN)/python -m pytest -m "not engines and not programs" --cov --cov-report=term --cov-fail-under=95
 
 check: $(VENV)/.test ## lint, types, import arrows
 	$(BIN)/ruff check .
@@ -68,7 +68,7 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 # -- engines: what needs minutes, or an engine's own environment
 
 test-engines: $(VENV)/.test .venv-freetoken/.ready ## the long runs, and the patches on their engines
-	$(BIN)/python -m pytest -m engines --ignore=tests/engines/freetoken --ignore=tests/engines/vllm
+	$(BIN)/python -m pytest -m "engines or programs" --ignore=tests/engines/freetoken --ignore=tests/engines/vllm
 	$(MAKE) test-freetoken
 
 ## FreeToken

@@ -20,6 +20,8 @@ Kind = Literal["read", "chat", "other"]
 Outcome = Literal["ok", "client_gone", "upstream_error", "upstream_aborted", "timeout", "rejected"]
 
 KINDS: tuple[Kind, ...] = ("read", "chat", "other")
+CANARY_RESULTS = ("baseline", "same", "different", "failed")
+AFTER = ("read", "chat", "idle")
 PREFIX = "logprob_router_"
 MODEL_CAP = 50
 
@@ -124,6 +126,11 @@ class Metrics:
         self.inflight = {kind: self.inflight_requests.labels(kind) for kind in KINDS}
         self.duration = {kind: self.request_duration_seconds.labels(kind) for kind in KINDS}
         self.first_byte = {kind: self.time_to_first_byte_seconds.labels(kind) for kind in KINDS}
+        # A series that is born at 1 has no increase that a query could see.
+        for result in CANARY_RESULTS:
+            self.canary_checks_total.labels(result)
+        for after in AFTER:
+            self.prefix_lost_tokens_total.labels(after)
         self.overhead = {kind: self.overhead_seconds.labels(kind) for kind in KINDS}
 
     def _make(self, row: Series) -> Counter | Gauge | Histogram:

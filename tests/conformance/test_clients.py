@@ -53,6 +53,7 @@ def url_of(router: InProcess) -> str:
     return f"http://127.0.0.1:{router.port}"
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("version", ["--http1.0", "--http1.1"])
 @pytest.mark.parametrize("expect", [[], ["-H", "Expect: 100-continue"]])
 async def test_curl(router: InProcess, upstream: Upstream, tmp_path: Path, version: str, expect: list[str]) -> None:
@@ -73,6 +74,7 @@ async def test_curl(router: InProcess, upstream: Upstream, tmp_path: Path, versi
     assert "200 OK" in await output_of("curl", *base, "-I", f"{url}/v1/models")
 
 
+@pytest.mark.programs
 async def test_curl_sees_an_abnormal_end(router: InProcess, upstream: Upstream) -> None:
     """curl's exit code for a stream that broke at the engine is 18, as it would be without the router."""
 
@@ -176,6 +178,7 @@ console.log(many.every((answer) => answer.status === 200));
 """
 
 
+@pytest.mark.programs
 async def test_node(router: InProcess, upstream: Upstream) -> None:
     """node's fetch: a read, a stream, twenty reads at once."""
     said = await output_of("node", "--input-type=module", "-e", NODE, url_of(router), READ1_BODY.decode())
@@ -183,6 +186,7 @@ async def test_node(router: InProcess, upstream: Upstream) -> None:
     assert upstream.max_reads_overlap == 1
 
 
+@pytest.mark.programs
 async def test_java(router: InProcess, upstream: Upstream) -> None:
     """The JDK's client, which offers h2c: it is served in HTTP/1.1 and loses no body."""
     source = str(Path(__file__).with_name("Client.java"))
@@ -193,6 +197,7 @@ async def test_java(router: InProcess, upstream: Upstream) -> None:
     assert all("upgrade" not in r.names() for r in upstream.requests)
 
 
+@pytest.mark.programs
 async def test_wrk(router: InProcess, upstream: Upstream) -> None:
     """wrk, which keeps its connections busy: no socket error, no answer but 200."""
     said = await output_of("wrk", "-t1", "-c8", "-d1s", "--latency", f"{url_of(router)}/v1/models")

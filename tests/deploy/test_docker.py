@@ -108,6 +108,7 @@ def test_compose_files_name_what_exists(monkeypatch: pytest.MonkeyPatch) -> None
                 assert "ports" not in services(path)["engine"], "the engine is reached through the router alone"
 
 
+@pytest.mark.programs
 def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     config = yaml.safe_load((DOCKER / "prometheus.yml").read_text())
     mount = "../prometheus:/etc/prometheus/rules:ro"

@@ -28,6 +28,7 @@ UNIT = DEPLOY / "systemd/logprob-router.service"
 # -- systemd
 
 
+@pytest.mark.programs
 def test_the_unit_is_valid_and_hardened(tmp_path: Path) -> None:
     unit = UNIT.read_text()
     unit = unit.replace("/opt/logprob-router/bin/logprob-router", str(BIN / "logprob-router"))
@@ -117,7 +118,7 @@ class Front:
         self.upstream = router.upstream
 
 
-@pytest.fixture(params=["nginx", "envoy"])
+@pytest.fixture(params=[pytest.param("nginx", marks=pytest.mark.programs), "envoy"])
 async def front(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Front]:
     async with Upstream() as upstream, running(upstream) as router:
         port = free_port()
