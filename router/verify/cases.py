@@ -64,6 +64,7 @@ class Plan:
         short: tokens of the prompts that go several at a time.
         rotation, long_context: tokens of the shared prefix, and of the conversation; 0 leaves the part out.
         burst: short reads that run against the conversation.
+        chat_rounds: how often the chat is timed, with and without reads.
     """
 
     lengths: Sequence[int] = (60, 300, 512, 513, 819, 820, 4096)
@@ -71,9 +72,10 @@ class Plan:
     chats: int = 3
     loaded_mixes: bool = True
     short: int = 60
-    rotation: int = 1000
+    rotation: int = 500
     long_context: int = 2000
     burst: int = 96
+    chat_rounds: int = 3
 
 
 Say = Callable[[str], None]

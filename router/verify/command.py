@@ -20,7 +20,15 @@ from router.verify.cases import Bench, Plan
 from router.verify.probe import CannotMeasure, Target
 from router.verify.prompts import PromptMaker
 
-QUICK = Plan(lengths=(60, 300, 513), loaded_lengths=(60, 300), chats=1, loaded_mixes=False, rotation=0, long_context=0)
+QUICK = Plan(
+    lengths=(300, 513),
+    loaded_lengths=(300,),
+    chats=1,
+    loaded_mixes=False,
+    rotation=0,
+    long_context=0,
+    chat_rounds=1,
+)
 
 
 @click.command(name="verify")
@@ -87,6 +95,7 @@ def _plan(quick: bool, lengths: str | None, chats: int | None, rotation: int | N
         loaded_mixes=base.loaded_mixes,
         rotation=base.rotation if rotation is None else rotation,
         long_context=base.long_context if long_context is None else long_context,
+        chat_rounds=base.chat_rounds,
     )
 
 

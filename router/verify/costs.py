@@ -11,7 +11,6 @@ from statistics import median
 from router.verify.cases import Bench
 from router.verify.probe import Scores, Target, deviation
 
-CHATS = 3
 QUESTION = [{"role": "user", "content": "Name three rivers and say one thing about each of them."}]
 
 
@@ -67,7 +66,7 @@ async def _chat(bench: Bench, prompts: list[str], costs: Costs) -> None:
     bench.say("greedy chat without reads")
     for target in bench.targets.values():
         await target.chat(QUESTION, 24)  # from now on its prompt is cached for all
-    for _ in range(CHATS):
+    for _ in range(bench.plan.chat_rounds):
         for name, target in bench.targets.items():
             text, _, seconds = await target.chat(QUESTION, 24)
             alone[name].append((text, seconds))
@@ -75,7 +74,7 @@ async def _chat(bench: Bench, prompts: list[str], costs: Costs) -> None:
         bench.say(f"greedy chat beside reads, {name}")
         reading = asyncio.create_task(_keep_reading(target, prompts))
         try:
-            during = [await target.chat(QUESTION, 24) for _ in range(CHATS)]
+            during = [await target.chat(QUESTION, 24) for _ in range(bench.plan.chat_rounds)]
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

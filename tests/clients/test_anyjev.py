@@ -46,7 +46,9 @@ async def scoring(connection: Connection, request: Request) -> None:
 
 
 async def test_vllm_backend(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    transformers: Any = types.ModuleType("transformers")  # only its tokenizer is wanted, and a real one is a large download
+    transformers: Any = types.ModuleType(
+        "transformers"
+    )  # only its tokenizer is wanted, and a real one is a large download
     transformers.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda name: Tokenizer())
     monkeypatch.setitem(sys.modules, "transformers", transformers)
     from anyjev.backends.vllm import VLLMBackend

@@ -30,7 +30,14 @@ async def router(engine: Engine) -> AsyncIterator[Router]:
 
 async def test_sync_async_and_stream_agree(router: Router) -> None:
     where = {"base_url": f"http://127.0.0.1:{router.port}/v1", "api_key": "none", "max_retries": 0}
-    ask = {"model": "smollm2-135m", "messages": MESSAGES, "max_tokens": 1, "logprobs": True, "top_logprobs": 3, "temperature": 0}
+    ask = {
+        "model": "smollm2-135m",
+        "messages": MESSAGES,
+        "max_tokens": 1,
+        "logprobs": True,
+        "top_logprobs": 3,
+        "temperature": 0,
+    }
 
     def top(content: object) -> list[tuple[str, float]]:
         return [(entry.token, entry.logprob) for entry in content[0].top_logprobs]  # type: ignore[index]

@@ -247,6 +247,27 @@ async def in_process(*arguments: str) -> tuple[int, str]:
     return process.returncode, out.decode()
 
 
+async def test_the_command_names_what_moved(engine: Upstream, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    asked = ["--engine", engine.url, "--router", engine.url, "--quick", "--lengths", "60", "--json", str(figures)]
+    result = await asyncio.to_thread(run, *asked)
+    assert result.exit_code == 1, result.output
+    assert "Rows that moved: " in result.output
+    assert "the same prompt again, 60 tokens, 1 chats" in result.output.replace("\n", " ")
+    found = json.loads(figures.read_text())
+    assert (found["exit_code"], found["model"]) == (1, "m")
+    assert found["chat_tokens_per_second"]["engine"] > 0
+    assert {row["case"] for row in found["rows"] if row["load"]} == {"8 prompts in parallel", "the same prompt again"}
+
+
+async def test_interrupted_is_exit_2(engine: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("router.verify.command._run", interrupted)
+    assert (await asyncio.to_thread(run, "--engine", engine.url)).exit_code == 2
+
+
 async def test_the_command_as_a_whole(engine: Upstream, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     async with running(engine) as router:
