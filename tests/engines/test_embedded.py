@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -17,8 +18,8 @@ from router.verify.cases import Bench, Plan
 from router.verify.costs import Costs, measure
 from router.verify.probe import Target
 from router.verify.prompts import PromptMaker
-from tests.support.engines import Engine, embedded_engine, router_at
-from tests.support.routers import Samples
+from tests.support.engines import Engine, embedded_engine, free_port, router_at
+from tests.support.routers import Samples, eventually
 
 pytestmark = pytest.mark.engine
 
@@ -188,3 +189,29 @@ async def test_without_knobs_the_label_is_honest(engine: Engine) -> None:
             url_of(router) + "/v1/completions", json={"prompt": "hi", "max_tokens": 1, "logprobs": 1}
         )
     assert answer.headers["x-read-isolation"] == "serial"
+
+
+async def test_the_canary_comes_back_the_same_until_the_engine_restarts() -> None:
+    """Under chat the stored read keeps its bits; another process of the engine is another baseline, and no alarm."""
+    small, port = ("--slots", "2", "--context", "512"), free_port()
+    async with contextlib.AsyncExitStack() as stack:
+        with embedded_engine(*small, port=port) as engine:
+            router = await stack.enter_async_context(router_at(engine.url, canary_interval=0.1))
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url_of(router), trust_env=False))
+
+            def checks(result: str) -> float:
+                return router.metrics.canary_checks_total.labels(result)._value.get()
+
+            await eventually(lambda: checks("baseline") == 1, 30)
+            seen = checks("same")
+            chat = {"messages": [{"role": "user", "content": "Name a river."}], "max_tokens": 40, "temperature": 0}
+            answer = await http.post("/v1/chat/completions", json=chat, timeout=60)
+            assert answer.status_code == 200
+            await eventually(lambda: checks("same") >= seen + 3, 30)
+        await eventually(lambda: not router.ready, 10)
+        with embedded_engine(*small, port=port):
+            await eventually(lambda: checks("baseline") == 2, 30)
+            seen = checks("same")
+            await eventually(lambda: checks("same") > seen, 30)
+            assert checks("different") == 0
+            assert router.metrics.canary_deviation_nats._value.get() == 0
