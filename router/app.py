@@ -20,6 +20,7 @@ from router.canary import Canary
 from router.endpoints import Endpoint, Endpoints
 from router.errors import Answer, lane_full, list_too_long, no_endpoint, stopping, turn_expired
 from router.listing import answer_list, answer_list_stream
+from router.observe import tracing
 from router.observe.metrics import Metrics
 from router.passing import Passing
 from router.reading import Reading, answer_single
@@ -53,6 +54,7 @@ class Router:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.tracing = tracing.from_environment()
         self.draining = False
         self._state = ServerState()
         self._state.connections = self._connections = OpenConnections()
@@ -102,6 +104,8 @@ class Router:
         running = [task for task in self._state.tasks if not task.done()]
         if running:
             await asyncio.wait(running, timeout=1.0)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
     def _watch(self, work: Coroutine[None, None, None]) -> None:
         """Run in the background until the router stops. It may be stopped from another task than it was started in."""
@@ -240,6 +244,8 @@ class Router:
             account.close()
             if self.settings.access_log:
                 log_access(exchange, account)
+            if self.tracing is not None:
+                self.tracing.record(exchange, account)
 
     async def _dispatch(self, exchange: Exchange, account: Account) -> None:
         dialect = None

@@ -81,6 +81,8 @@ def command(workers: int, **values: Any) -> None:
     configure_logging(settings.log_level, settings.log_format)
     try:
         code = uvloop.run(serve(settings))
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"cannot listen: {error}. Choose another --port or --admin-port.") from None
     sys.exit(code)
