@@ -64,6 +64,11 @@ def verdict(rows: Sequence[Row], names: Sequence[str], costs: Costs) -> tuple[st
     engine = total(rows, "engine") if "engine" in names else None
     if engine is not None and "router" in names and engine.equal == engine.reads:
         out.append("The engine's own column is all equal too: this run proves nothing about the router.")
+    if engine is None:
+        out.append("Without --engine nothing shows that this engine's scores move by themselves.")
+    labels = total(rows, judged).labels
+    if labels:
+        out.append(f"Labels of the router: {', '.join(f'{name} {count}' for name, count in sorted(labels.items()))}.")
     if engine is not None:
         warm = "was warm" if engine.cached else "was never hit, or the engine does not say"
         out.append(f"The engine's cache {warm} ({engine.cached} of {engine.reads} reads had cached tokens).")

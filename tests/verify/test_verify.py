@@ -177,6 +177,14 @@ def test_an_engine_that_never_moves_proves_nothing() -> None:
     assert "Greedy chat changed its text while reads ran: router." in text
 
 
+def test_without_an_engine_s_column_nothing_shows_that_it_moves() -> None:
+    router = Column(reads=3, equal=3, labels={"serial": 1, "engine": 2})
+    text, code = verdict([Row("a", 60, 0, columns={"router": router})], ["router"], Costs())
+    assert code == 0
+    assert "Without --engine nothing shows that this engine's scores move" in text
+    assert "Labels of the router: engine 2, serial 1." in text
+
+
 def test_without_a_router_the_engine_is_judged() -> None:
     assert verdict(rows(1), ["engine"], Costs())[1] == 1
     assert verdict(rows(2), ["engine"], Costs())[1] == 0
