@@ -98,9 +98,12 @@ class Router:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        pending = {task for task in self._background if not task.done()}
+        while pending:
+            # Asked again until it has gone: a cancellation that meets a time limit can be taken for the limit's own.
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=0.5)
         running = [task for task in self._state.tasks if not task.done()]
         if running:
             await asyncio.wait(running, timeout=1.0)
