@@ -69,7 +69,7 @@ for stage in "$@"; do say "== $stage"; case $stage in
   hybrid) model hybrid mid; start hybrid "$WORK/hybrid-mid" --cuda-graph-max-bs 0 --max-running-requests 4 && { table 60,300,513,820,4096 3 2000 30000; stop; };;
   queue) model dense mid; ROUTE="--reads-in-flight 8"
        for steps in 0 1 4; do HOOKS="--read-decode-yield $steps"
-         start queue-$steps "$WORK/dense-mid" --cuda-graph-max-bs 16 && { say "chat latency, 8 reads in FreeToken's queue, $steps decode steps"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 1)) | tee "$OUT/queue-itl-yield$steps.txt"; stop; }
+         start queue-$steps "$WORK/dense-mid" --cuda-graph-max-bs 16 && { say "chat latency, 8 reads in FreeToken's queue, $steps decode steps"; python3 "$HERE/itl.py" http://127.0.0.1:$((PORT + 500)) --seconds 4 | tee "$OUT/queue-itl-yield$steps.txt"; stop; }
        done; HOOKS=; ROUTE=;;
   big) model dense big; start big "$WORK/dense-big" --cuda-graph-max-bs 16 && { table 60,300,4096 3 2000 0; stop; };;
 esac; done
