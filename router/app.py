@@ -74,6 +74,9 @@ class Router:
         self.gate = Gate(max_hold=settings.max_hold) if settings.isolation == "exclusive" else None
         self.passing = Passing(settings, self.metrics, self.endpoints.upstream, self.gate)
         self.reading = Reading(settings, self.metrics, self.endpoints, self.lane, self.gate, self.passing.ledger)
+        for endpoint in self.endpoints.reads:  # a series that is there from the start can be asked for its increase
+            self.metrics.reads_unacknowledged_total.labels(endpoint.name)
+            self.metrics.read_slots_busy.labels(endpoint.name)
         self.metrics.read_queue_depth.set_function(lambda: self.lane.queued)
         if self.gate is not None:
             gate = self.gate

@@ -46,7 +46,16 @@ def shipped_model() -> Path:
 
 
 def start(
-    model: Path, *, host: str, port: int, slots: int, context: int, threads: int, unified_kv: bool, verbose: bool
+    model: Path,
+    *,
+    host: str,
+    port: int,
+    slots: int,
+    context: int,
+    threads: int,
+    unified_kv: bool,
+    verbose: bool,
+    prompt_cache: int = 512,
 ) -> tuple[Any, str]:
     """Start llama.cpp's HTTP server in this process; the server object and its URL.
 
@@ -54,6 +63,7 @@ def start(
         context: tokens that one slot holds; the micro-batch is as long.
         unified_kv: one KV cache for all slots and the stock micro-batch of 512, as llama-server has by default. Reads
             are not reproducible then while chat runs.
+        prompt_cache: MiB of memory that keep the prompts which slots gave up; 0: a slot that is reused forgets.
 
     Raises:
         MissingExtra
@@ -72,6 +82,7 @@ def start(
     params.n_ctx = context * (1 if unified_kv else slots)
     params.kv_unified = unified_kv
     params.cpuparams.n_threads = threads
+    params.cache_ram_mib = prompt_cache
     params.verbosity = 3 if verbose else 0
     if not unified_kv:
         params.n_batch = params.n_ubatch = context
@@ -87,10 +98,19 @@ def start(
 @click.option("--slots", default=8, show_default=True, type=click.IntRange(1), help="Requests at a time.")
 @click.option("--context", default=8192, show_default=True, type=click.IntRange(64), help="Tokens that one slot holds.")
 @click.option("--threads", default=os.cpu_count() or 1, show_default="all cores", type=click.IntRange(1))
+@click.option("--prompt-cache", default=512, show_default=True, type=click.IntRange(0), help="MiB for prompts of old.")
 @click.option("--unified-kv", is_flag=True, help="Stock settings, to see what they do: reads move while chat runs.")
 @click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
 def command(
-    model: Path | None, host: str, port: int, slots: int, context: int, threads: int, unified_kv: bool, verbose: bool
+    model: Path | None,
+    host: str,
+    port: int,
+    slots: int,
+    context: int,
+    threads: int,
+    prompt_cache: int,
+    unified_kv: bool,
+    verbose: bool,
 ) -> None:
     """Start llama.cpp with SmolLM2-135M (or another model), set up so that reads can be isolated."""
     ended = threading.Event()
@@ -108,6 +128,7 @@ def command(
             threads=threads,
             unified_kv=unified_kv,
             verbose=verbose,
+            prompt_cache=prompt_cache,
         )
     except (RuntimeError, OSError) as error:
         raise click.ClickException(f"llama.cpp did not start with {path.name} on {host}:{port}: {error}") from None
