@@ -15,6 +15,8 @@ import msgspec
 
 logger = logging.getLogger("router.canary")
 
+RETRY = 0.25
+
 Result = Literal["baseline", "same", "different", "failed"]
 
 BODY = {
@@ -47,10 +49,11 @@ class Canary:
         self._of: Hashable = None
 
     async def run(self, interval: float, may_run: Callable[[], bool]) -> None:
-        """Replay every `interval` seconds, but never while `may_run` says no."""
+        """Replay every `interval` seconds, but never while `may_run` says no: then as soon as it says yes."""
         while True:
-            if may_run():
-                await self.check()
+            while not may_run():
+                await anyio.sleep(min(interval, RETRY))
+            await self.check()
             await anyio.sleep(interval)
 
     async def check(self) -> Result:

@@ -115,7 +115,7 @@ async def test_every_panel_and_rule_on_a_real_run(tmp_path: Path) -> None:
     small = ("--slots", "3", "--context", "1024", "--prompt-cache", "0")
     with embedded_engine(*small, port=port) as engine:
         async with (
-            router_at(engine.url, canary_interval=3.0) as router,
+            router_at(engine.url, canary_interval=2.0) as router,
             prometheus(router, tmp_path) as where,
             httpx.AsyncClient(base_url=where, trust_env=False, timeout=30) as client,
         ):
@@ -127,7 +127,7 @@ async def test_every_panel_and_rule_on_a_real_run(tmp_path: Path) -> None:
             await asyncio.sleep(3)
             with embedded_engine(*small, port=port):
                 await running
-                await asyncio.sleep(3)
+                await asyncio.sleep(6)
                 await evaluate(client, counted)
 
 
