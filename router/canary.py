@@ -51,10 +51,11 @@ class Canary:
     async def run(self, interval: float, may_run: Callable[[], bool]) -> None:
         """Replay every `interval` seconds, but never while `may_run` says no: then as soon as it says yes."""
         while True:
-            while not may_run():
-                await anyio.sleep(min(interval, RETRY))
-            await self.check()
-            await anyio.sleep(interval)
+            pause = min(interval, RETRY)
+            if may_run():
+                await self.check()
+                pause = interval
+            await anyio.sleep(pause)
 
     async def check(self) -> Result:
         """Replay once."""
