@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -22,6 +23,10 @@ from router.wire.relay import Call, ToClient
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _EXPECT = frozenset({b"expect"})
 NEWLINE = 0x0A
+
+AFTERWORK = 1.0
+"""Seconds that exclusive isolation still counts a cut request as inside: llama.cpp looks once a second who left."""
+
 _NOTHING: frozenset[bytes] = frozenset()
 
 
@@ -92,13 +97,18 @@ class Passing:
     async def _admitted(self, gate: Gate, account: Account) -> AsyncIterator[None]:
         began = perf_counter()
         await gate.enter_traffic()
+        whole = False
         try:
             waited = perf_counter() - began
             account.waited += waited
             self.metrics.gate_wait_seconds.labels(account.kind).observe(waited)
             yield
+            whole = True
         finally:
-            gate.leave_traffic()
+            if whole:
+                gate.leave_traffic()
+            else:  # the engine goes on for a moment after the connection of a client that left was closed
+                asyncio.get_running_loop().call_later(AFTERWORK, gate.leave_traffic)
 
     async def _run(self, account: Account, call: Call, sending: Coroutine[None, None, None]) -> None:
         try:
