@@ -12,6 +12,10 @@ START = 60.0
 """Seconds until every lane of load must have had its first piece of text."""
 
 
+QUIET = 1.2
+"""Seconds until an engine has noticed that the chats were cut: a baseline read before that would not be alone."""
+
+
 class ChatLoad:
     """Chats that run one after another in each of `lanes`, while the block is entered; it is entered once all talk.
 
@@ -49,6 +53,8 @@ class ChatLoad:
         for result in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
+        if self._tasks:
+            await asyncio.sleep(QUIET)
 
     async def _all_talk(self) -> None:
         for event in self._talking:

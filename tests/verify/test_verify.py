@@ -93,6 +93,12 @@ class Moving:
 SMALL = Plan(lengths=(60, 90), loaded_lengths=(60,), chats=2, rotation=50, long_context=60, burst=8)
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine in miniature forgets a cut chat at once."""
+    monkeypatch.setattr("router.verify.load.QUIET", 0.0)
+
+
 @pytest.fixture
 async def engine() -> AsyncIterator[Upstream]:
     async with Upstream(Moving()) as upstream:
