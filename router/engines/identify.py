@@ -28,8 +28,9 @@ async def identify(client: httpx.AsyncClient, base_url: str, kind: EngineKind = 
     with anyio.move_on_after(TIMEOUT):
         models_answer, models = await _get(client, base_url + "/v1/models")
         adapter = given or _by_models(models_answer, models) or await _by_own_paths(client, base_url)
-        if models_answer is None and adapter is None:
-            return EngineFacts(adapter=GENERIC)
+        # What the user says it is does not make it answer: not reached, so it is asked again.
+        if models_answer is None and (given is not None or adapter is None):
+            return EngineFacts(adapter=adapter or GENERIC)
         return await _facts(client, base_url, adapter or GENERIC, models)
     return EngineFacts(adapter=given or GENERIC)
 
@@ -76,7 +77,9 @@ async def _facts(client: httpx.AsyncClient, base_url: str, adapter: Adapter, mod
     block_size: int | None = None
     vouched, reason = False, ""
     if adapter.kind == "llamacpp":
-        _, props = await _get(client, base_url + "/props")
+        answer, props = await _get(client, base_url + "/props")
+        if answer is None:  # half of what it says could not vouch; ask again
+            return EngineFacts(adapter)
         if isinstance(props, dict):
             version = str(props.get("build_info") or "") or None
             announcement = read_announcement(_list(models), props)

@@ -102,6 +102,19 @@ async def test_a_dead_engine_is_not_reached() -> None:
     assert facts == EngineFacts()
 
 
+async def test_a_dead_engine_of_a_given_kind_is_not_reached_either() -> None:
+    async with speaking({"/v1/models": httpx.ConnectError("no"), "/props": PROPS}) as client:
+        facts = await identify(client, "http://engine", "llamacpp")
+    assert not facts.reached
+    assert facts.kind == "llamacpp"
+
+
+async def test_an_engine_that_stops_answering_midway_is_asked_again() -> None:
+    answers = {"/v1/models": models("llamacpp", "m"), "/props": httpx.ReadError("gone")}
+    async with speaking(answers) as client:
+        assert not (await identify(client, "http://engine")).reached
+
+
 async def test_a_silent_engine_takes_two_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     import anyio
 
