@@ -8,11 +8,13 @@ reads and bypasses the cache is isolated (docs/engines.md has the measurements).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 SPLIT_KV = "logprob-router:split-kv"
 MICRO_BATCH = "logprob-router:micro-batch="
+_MICRO_BATCH = re.compile(re.escape(MICRO_BATCH) + "([0-9]{1,9})")
 
 
 def announcement(*, split_kv: bool, micro_batch: int) -> set[str]:
@@ -27,8 +29,10 @@ def read_announcement(models: Iterable[Mapping[str, Any]], props: Mapping[str, A
         models: the entries of `/v1/models`.
         props: `/props`.
     """
-    tags = {str(tag) for model in models for tag in model.get("tags") or ()}
-    batches = [int(tag.removeprefix(MICRO_BATCH)) for tag in tags if tag.removeprefix(MICRO_BATCH).isdigit()]
+    lists = [model.get("tags") for model in models]
+    tags = {tag for found in lists if isinstance(found, list) for tag in found if isinstance(tag, str)}
+    # Another program may use these words: what is no plain number states nothing, and must not end the watch.
+    batches = [int(found[1]) for tag in tags if (found := _MICRO_BATCH.fullmatch(tag))]
     settings = props.get("default_generation_settings")
     context = settings.get("n_ctx") if isinstance(settings, Mapping) else None
     if SPLIT_KV not in tags or not batches or not isinstance(context, int) or context > min(batches):

@@ -152,6 +152,15 @@ def test_an_announcement_without_settings_says_nothing() -> None:
     assert read_announcement([{"tags": list(announcement(split_kv=True, micro_batch=8))}], {}) is None
 
 
+@pytest.mark.parametrize(
+    "tags", [5, "x", [None, 5], ["logprob-router:micro-batch=²"], ["logprob-router:micro-batch=" + "9" * 5000]]
+)
+def test_odd_tags_vouch_for_nothing(tags: Any) -> None:
+    if isinstance(tags, list):
+        tags = [*tags, "logprob-router:split-kv"]
+    assert read_announcement([{"tags": tags}], PROPS) is None
+
+
 def test_knobs_go_where_the_engine_reads_them() -> None:
     assert ADAPTERS["llamacpp"].knobs("/v1/completions") == b'"cache_prompt":false'
     assert ADAPTERS["llamacpp"].knobs("/generate") == b""
