@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 P = "logprob_router_"
-ISOLATED = ',isolation=~"engine|exclusive"'
+OK = ',outcome="ok"'  # a read that failed was never computed, and is no sign of missing isolation
+ISOLATED = OK + ',isolation=~"engine|exclusive"'
 S = 'job=~"$job",instance=~"$instance"'
 
 
@@ -62,7 +63,7 @@ READS = Board(
             "percentunit",
             (
                 (
-                    f"{rate('reads_total', labels=ISOLATED)} / {rate('reads_total')}",
+                    f"{rate('reads_total', labels=ISOLATED)} / {rate('reads_total', labels=OK)}",
                     "isolated",
                 ),
             ),
