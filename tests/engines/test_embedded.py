@@ -83,7 +83,7 @@ async def test_every_read_keeps_its_bits(engine: Engine, router: Router) -> None
 @pytest.mark.engines
 async def test_every_read_keeps_its_bits_at_length(engine: Engine, router: Router) -> None:
     bench, _ = await table(
-        engine, router, Plan(lengths=(2100, 4096), loaded_lengths=(820, 2100), chats=3, rotation=500, long_context=2000)
+        engine, router, Plan(lengths=(2100, 4096), loaded_lengths=(820, 2100), chats=3, rotation=0, long_context=0)
     )
     assert_proven(bench, "engine")
 
