@@ -8,6 +8,7 @@ from router.observe.logs import access_logger
 from router.observe.metrics import Kind, Metrics, Outcome
 from router.observe.usage import Usage
 from router.wire.exchange import Exchange
+from router.wire.relay import Call
 
 
 class Account:
@@ -57,6 +58,12 @@ class Account:
         self.model = model
         self.classified = True
         self.metrics.inflight[kind].inc()
+
+    def timed(self, call: Call) -> None:
+        """Take the times of the call that answered."""
+        self.sent_at = call.sent_at
+        self.first_byte_at = call.first_byte_at
+        self.forwarding = call.forwarding
 
     def close(self) -> None:
         metrics, kind = self.metrics, self.kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
 
 import anyio
 import httpx
@@ -18,6 +19,9 @@ logger = logging.getLogger("router.endpoints")
 PROBE_INTERVAL = 0.5
 PROBE_TIMEOUT = 1.0
 
+AFTERWORK = 1.0
+"""Seconds for which an engine may go on with a request whose connection was cut: llama.cpp looks once a second."""
+
 
 class Endpoint:
     """One engine.
@@ -28,12 +32,14 @@ class Endpoint:
         facts: what the engine said of itself.
         restarts: how often it came back after having been down.
         last_read_end: `time.perf_counter` at the last byte of its last read.
+        last_cut: the same, when a read there was last cut before its end.
     """
 
     __slots__ = (
         "announced",
         "facts",
         "index",
+        "last_cut",
         "last_read_end",
         "name",
         "origin",
@@ -56,6 +62,7 @@ class Endpoint:
         self.warned = False
         self.announced = False
         self.last_read_end = 0.0
+        self.last_cut = -inf
 
 
 class Endpoints:

@@ -123,8 +123,7 @@ async def _sub_read(
         if isinstance(sink, Collected) and sink.answer is not None:
             reading.judge(turn, sink.answer)
         if not account.sent_at:
-            account.sent_at, account.first_byte_at = call.sent_at, call.first_byte_at
-            account.forwarding = call.forwarding
+            account.timed(call)
         totals.add(turn, perf_counter() - turn.sent_at)
     except Answer:
         raise

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 
 from router.account import Account
-from router.endpoints import Endpoint
+from router.endpoints import AFTERWORK, Endpoint
 from router.errors import engine_down, engine_failed
 from router.observe.metrics import Metrics
 from router.observe.prefixes import PrefixLedger
@@ -23,10 +23,6 @@ from router.wire.relay import Call, ToClient
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _EXPECT = frozenset({b"expect"})
 NEWLINE = 0x0A
-
-AFTERWORK = 1.0
-"""Seconds that exclusive isolation still counts a cut request as inside: llama.cpp looks once a second who left."""
-
 _NOTHING: frozenset[bytes] = frozenset()
 
 
@@ -119,11 +115,7 @@ class Passing:
             raise engine_failed(error) from None
         finally:
             account.status = call.status
-            account.sent_at, account.first_byte_at, account.forwarding = (
-                call.sent_at,
-                call.first_byte_at,
-                call.forwarding,
-            )
+            account.timed(call)
         if call.truncated:
             account.outcome = "upstream_aborted"
         elif call.status >= 400:

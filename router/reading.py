@@ -12,7 +12,7 @@ import msgspec
 
 from router.account import Account
 from router.canary import BODY as CANARY_BODY
-from router.endpoints import Endpoint, Endpoints
+from router.endpoints import AFTERWORK, Endpoint, Endpoints
 from router.errors import Answer, Unsent, engine_down, engine_failed, not_acknowledged, read_timeout
 from router.observe.metrics import Metrics, Outcome
 from router.observe.prefixes import PrefixLedger
@@ -155,12 +155,8 @@ class Reading:
             encoded: the body is compressed and goes as it is.
         """
         endpoint = turn.endpoint
-        if self.settings.body_knobs and not encoded:
-            members = endpoint.facts.adapter.knobs(read.route)
-            if members:
-                with_knobs = append_members(body, members)
-                turn.knobs = with_knobs is not body
-                body = with_knobs
+        if not encoded:
+            body = self._with_knobs(turn, read.route, body)
         fields = exchange.fields
         drop = self.drop
         if suffix:
@@ -178,6 +174,13 @@ class Reading:
             add=(self.bypass,),
         )
         return head, body
+
+    def _with_knobs(self, turn: Turn, route: str, body: bytes) -> bytes:
+        """The body with the members by which this engine bypasses its cache, where they are wanted and can be added."""
+        members = turn.endpoint.facts.adapter.knobs(route) if self.settings.body_knobs else b""
+        added = append_members(body, members)
+        turn.knobs = added is not body
+        return added
 
     async def call(self, turn: Turn, head: bytes, body: bytes, sink: Sink) -> Call:
         """Send one read; resend it once, and only if a reused connection closed without one byte of an answer.
@@ -200,7 +203,11 @@ class Reading:
                     self.metrics.reads_resent_total.inc()
                     call = Call(endpoint.pool, sink)
                     await self._send(turn, call, head, body, fresh=True)
+        except asyncio.CancelledError:
+            endpoint.last_cut = perf_counter()
+            raise
         except TimeoutError:
+            endpoint.last_cut = perf_counter()
             turn.outcome = "timeout"
             raise read_timeout(self.settings.read_timeout) from None
         except ConnectFailed as error:
@@ -241,7 +248,7 @@ class Reading:
                 body = dict(CANARY_BODY)
                 if turn.endpoint.facts.models:
                     body["model"] = turn.endpoint.facts.models[0]
-                text = append_members(msgspec.json.encode(body), turn.endpoint.facts.adapter.knobs(CANARY_ROUTE))
+                text = self._with_knobs(turn, CANARY_ROUTE, msgspec.json.encode(body))
                 fields = [(b"content-type", b"Content-Type", b"application/json")]
                 head = request_head(
                     b"POST",
@@ -272,17 +279,20 @@ class Reading:
         if settings.isolation == "serial":
             turn.isolation = "serial"
             return
-        if turn.acknowledged or (turn.knobs and endpoint.facts.vouched and settings.reads_in_flight == 1):
+        # The engine may still be at work on a read that was cut; only its own word says that this one was alone then.
+        alone = settings.reads_in_flight == 1 and turn.sent_at - endpoint.last_cut > AFTERWORK
+        if turn.acknowledged or (alone and turn.knobs and endpoint.facts.vouched):
             turn.isolation = "engine"
             return
-        turn.isolation = "exclusive" if self.gate is not None and endpoint is self.endpoints.upstream else "serial"
+        gated = self.gate is not None and endpoint is self.endpoints.upstream
+        turn.isolation = "exclusive" if gated and alone else "serial"
         if head.status >= 400:
             return  # an error is no read; there was nothing to acknowledge
         self.metrics.reads_unacknowledged_total.labels(endpoint.name).inc()
         if settings.require_ack:
             turn.outcome = "upstream_error"
             raise not_acknowledged(endpoint.url)
-        if not endpoint.warned and turn.isolation == "serial":
+        if self.gate is None and not endpoint.facts.vouched and not endpoint.warned:
             endpoint.warned = True
             logger.warning(
                 "%s does not acknowledge %s: its reads are alone among reads only, and labelled serial. "
@@ -319,11 +329,7 @@ async def answer_single(
 
         try:
             call = await reading.call(turn, head, sent, ToClient(exchange, on_head))
-            account.sent_at, account.first_byte_at, account.forwarding = (
-                call.sent_at,
-                call.first_byte_at,
-                call.forwarding,
-            )
+            account.timed(call)
         except Answer:
             raise
         except BaseException:
