@@ -18,8 +18,10 @@ from freetoken.server import openai_api
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from router.engines.freetoken import answers, checks, counters, wire
-from router.engines.freetoken.checks import Hook, Target
-from router.engines.freetoken.options import Options, truthy
+from router.engines.freetoken.checks import Hook
+from router.engines.freetoken.options import Options
+from router.engines.headers import APPLIED, truthy
+from router.engines.targets import Target
 
 METRICS_PATH = "/logprob-router/metrics"
 MAX_TOP = 256
@@ -171,7 +173,7 @@ class Reads:
         """
         headers = {}
         if all(scores["isolated"] for scores in _scores(reads)):
-            headers[self.options.bypass_header] = "applied"
+            headers[self.options.bypass_header] = APPLIED
         if not req.stream:
             return JSONResponse(body, headers=headers)
         usage = body.pop("usage")

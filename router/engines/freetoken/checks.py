@@ -1,63 +1,22 @@
 """Hooks, and the checks before any of them is set: FreeToken's version, and the signature of everything we touch.
 
-FreeToken promises nothing about its insides, so a hook names what it was written against. If that moved, we refuse
-to start and say what moved, because a read that is not isolated and says so nowhere is worse than no server.
+A read that is not isolated and says so nowhere is worse than no server.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from router.engines.targets import HookError, Target
 
 VERSIONS = ("0.2.0", "0.2.1")
 """FreeToken versions that the hooks were tested with."""
 
 _MARK = "_logprob_router_hooks"
-
-
-class HookError(RuntimeError):
-    """The installed FreeToken is not one that the hooks fit; the message lists every difference."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A callable of FreeToken: `module:name` or `module:Class.name`, and its parameters' names in order."""
-
-    path: str
-    params: tuple[str, ...]
-
-    def owner(self) -> tuple[Any, str]:
-        """The object that holds the callable, and the attribute's name.
-
-        Raises:
-            ImportError, AttributeError: a module or class on the way is missing.
-        """
-        module, _, dotted = self.path.partition(":")
-        *outer, name = dotted.split(".")
-        holder: Any = importlib.import_module(module)
-        for part in outer:
-            holder = getattr(holder, part)
-        return holder, name
-
-    def problem(self) -> str | None:
-        """What is wrong with it in the installed FreeToken, or None."""
-        try:
-            holder, name = self.owner()
-            found = inspect.getattr_static(holder, name)
-        except (ImportError, AttributeError):
-            return f"{self.path} is missing"
-        if isinstance(found, staticmethod):
-            found = found.__func__
-        if not callable(found):
-            return f"{self.path} is no longer a function"
-        params = tuple(inspect.signature(found).parameters)
-        if params != self.params:
-            return f"{self.path}({', '.join(params)}) was ({', '.join(self.params)})"
-        return None
 
 
 @dataclass(frozen=True, slots=True)

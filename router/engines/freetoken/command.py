@@ -6,15 +6,10 @@ import os
 
 import click
 
-from router.engines.freetoken.checks import HookError, check_version
-from router.engines.freetoken.options import DOOR, HEADER, PREFIX, Options, header_name
-
-
-def _header(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    try:
-        return header_name(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+from router.engines.flags import bypass_header_flag, isolate_all_flag
+from router.engines.freetoken.checks import check_version
+from router.engines.freetoken.options import DOOR, PREFIX, Options
+from router.engines.targets import HookError
 
 
 @click.command(
@@ -22,12 +17,7 @@ def _header(ctx: click.Context, param: click.Parameter, value: str) -> str:
     short_help="FreeToken with read isolation.",
     epilog="Example: logprob-router engine freetoken -- serve --model Qwen/Qwen3-0.6B --port 1919",
 )
-@click.option(
-    "--logprob-read-isolate",
-    is_flag=True,
-    envvar=PREFIX + "LOGPROB_READ_ISOLATE",
-    help="Isolate every read (logprobs and max_tokens 1), not only those that carry the bypass header.",
-)
+@isolate_all_flag(PREFIX)
 @click.option(
     "--read-decode-yield",
     type=click.IntRange(min=0),
@@ -37,15 +27,7 @@ def _header(ctx: click.Context, param: click.Parameter, value: str) -> str:
     envvar=PREFIX + "READ_DECODE_YIELD",
     help="Decode steps that running chats get after each read pass.",
 )
-@click.option(
-    "--bypass-header",
-    default=HEADER,
-    show_default=True,
-    metavar="NAME",
-    envvar=PREFIX + "BYPASS_HEADER",
-    callback=_header,
-    help="Request header that asks for isolation; the answer carries it with the value 'applied'.",
-)
+@bypass_header_flag(PREFIX)
 @click.option("--check", is_flag=True, help="Only check that the hooks fit the installed FreeToken.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- serve FREETOKEN_ARGUMENTS...]")
 def command(

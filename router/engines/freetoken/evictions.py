@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from router.engines.freetoken.checks import Hook, Target
+from router.engines.freetoken.checks import Hook
 from router.engines.freetoken.counters import Counters
 from router.engines.freetoken.isolation import SCHEDULE, is_read
+from router.engines.targets import Target
 
 ALLOCATE = Target("freetoken.scheduler.cache:CacheManager.allocate_paged", ("self", "reqs"))
 ENSURE_GDN = Target("freetoken.scheduler.cache:CacheManager.ensure_mamba_slots", ("self", "n"))

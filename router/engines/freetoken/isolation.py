@@ -16,8 +16,9 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
-from router.engines.freetoken.checks import Hook, Target
+from router.engines.freetoken.checks import Hook
 from router.engines.freetoken.counters import Counters
+from router.engines.targets import Target
 
 SCHEDULE = Target("freetoken.scheduler.prefill:PrefillManager.schedule_next_batch", ("self", "prefill_budget"))
 ADD_ONE = Target(

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from router.engines.freetoken import checks
-from router.engines.freetoken.checks import Target
 from router.engines.freetoken.options import Options
+from router.engines.targets import HookError, Target
 
 logger = logging.getLogger("router.engines.freetoken")
 
@@ -86,7 +86,7 @@ def enter(upstream: Any) -> Callable[..., None]:
         options = Options.from_environ()
         version = checks.check_version()
         if moved:
-            raise checks.HookError("FreeToken does not fit the read hooks: " + "; ".join(moved))
+            raise HookError("FreeToken does not fit the read hooks: " + "; ".join(moved))
         api.install(options)
         logger.warning(
             "FreeToken %s with read isolation: %s isolated",

@@ -9,9 +9,10 @@ import torch
 from freetoken.message.tokenizer import DetokenizeMsg, PromptAdmittedMsg
 
 from router.engines.freetoken import wire
-from router.engines.freetoken.checks import Hook, Target
+from router.engines.freetoken.checks import Hook
 from router.engines.freetoken.counters import Counters
 from router.engines.freetoken.isolation import is_read
+from router.engines.targets import Target
 
 PREPARE = Target("freetoken.engine.sample:Sampler.prepare", ("self", "batch"))
 SAMPLE = Target("freetoken.engine.sample:Sampler.sample", ("self", "logits", "args"))

@@ -6,15 +6,13 @@ import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
+from router.engines.headers import HEADER, header_name, truthy
+
 PREFIX = "LOGPROB_ROUTER_ENGINE_FREETOKEN_"
 """The command line's own variables (click's automatic names), so that flag and environment are one thing."""
 
 DOOR = PREFIX + "DOOR"
 """Set to 1, it lets the hooks into a FreeToken that somebody else starts, such as FreeToken's daemon."""
-
-HEADER = "X-Cache-Bypass"
-
-_OFF = frozenset({"", "0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +50,3 @@ class Options:
     def isolates(self, header: str | None) -> bool:
         """Whether a read is to be isolated, given the bypass header's value (None: absent). The header decides."""
         return self.isolate_all if header is None else truthy(header)
-
-
-def truthy(value: str) -> bool:
-    return value.strip().lower() not in _OFF
-
-
-def header_name(text: str) -> str:
-    """The name in `Name` or `Name: value`, as the router's --bypass-header spells it."""
-    name = text.partition(":")[0].strip()
-    if not name:
-        raise ValueError(f"{text!r} is not a header name")
-    return name

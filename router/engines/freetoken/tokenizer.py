@@ -8,7 +8,8 @@ from typing import Any
 from freetoken.message.frontend import UserReply
 
 from router.engines.freetoken import checks, wire
-from router.engines.freetoken.checks import Hook, Target
+from router.engines.freetoken.checks import Hook
+from router.engines.targets import Target
 
 DETOKENIZE = Target("freetoken.tokenizer.detokenize:DetokenizeManager.detokenize", ("self", "msgs"))
 PUT = Target("freetoken.tokenizer.server:_put_user_replies", ("send_frontend", "replies"))

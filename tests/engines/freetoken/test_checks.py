@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from router.engines.freetoken import checks
-from router.engines.freetoken.checks import Hook, HookError, Target
+from router.engines.freetoken.checks import Hook
+from router.engines.targets import HookError, Target
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from router.cli import main
 from router.engines.freetoken import command as module
 from router.engines.freetoken import launch
-from router.engines.freetoken.checks import HookError
 from router.engines.freetoken.options import PREFIX, Options
+from router.engines.targets import HookError
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from router.engines.freetoken import checks, door, launch
-from router.engines.freetoken.checks import HookError
 from router.engines.freetoken.options import DOOR
+from router.engines.targets import HookError
 
 ROOT = Path(__file__).parents[3]
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.engines.freetoken.options import PREFIX, Options, header_name
+from router.engines.freetoken.options import PREFIX, Options
+from router.engines.headers import header_name
 
 
 def test_options_travel_in_the_environment() -> None:
