@@ -67,8 +67,8 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
         self._door_shut = False
         """In the step being made: no waiting request is admitted any more, since it would overtake the blocked read."""
         self._chat_steps_owed = 0
-        self._nothing_came = False
-        """The last step computed nothing."""
+        self._chats_stuck = False
+        """The last step of everybody else computed nothing."""
         manager = self.kv_cache_manager
         manager.allocate_slots = self._making_room(manager.allocate_slots)
         manager.coordinator.cache_blocks = self._keeping_reads_out(manager.coordinator.cache_blocks)
@@ -156,7 +156,7 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
             if self._blocked is not read:
                 self._refuse(read)
             return False
-        if read is not self._blocked or self._nothing_came:
+        if read is not self._blocked or self._chats_stuck:
             return True
         free: int = self.kv_cache_manager.block_pool.get_num_free_blocks()
         return free != self._free_blocks_then
@@ -173,7 +173,7 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
     def _settle(self, owner: Any, chats: bool, output: Any) -> None:
         """Count a step that was made, and check it."""
         scheduled = output.num_scheduled_tokens
-        self._nothing_came = not scheduled
+        self._chats_stuck = owner is None and not scheduled
         if owner is None:
             if scheduled:
                 self.counters.add("chat_steps")

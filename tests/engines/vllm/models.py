@@ -61,5 +61,3 @@ def _without_quantisation(config: transformers.PretrainedConfig) -> transformers
     known.pop("quantization_config", None)
     known["architectures"] = ["LlamaForCausalLM"]
     return transformers.LlamaConfig(**known)
-
-
