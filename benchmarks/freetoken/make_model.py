@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ TEMPLATE = (
 )
 
 
-def tokenizer(folder: Path) -> int:
-    """One token a byte; returns how many there are."""
+def tokenizer(folder: Path, words: Sequence[str] = ()) -> int:
+    """One token a byte, and one for each of the words and its beginnings; returns how many there are."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     names = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    inner = Tokenizer(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=[]))
+    merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
+    names += ["".join(merge) for merge in merges]
+    inner = Tokenizer(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=merges))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     fast = transformers.PreTrainedTokenizerFast(

@@ -70,13 +70,15 @@ class Engine:
         await connection.send(json_message({"id": "c", "object": "text_completion", "choices": choices}, fields=fields))
 
 
-def loglikelihoods(url: str, batch: int, items: list[Item], concurrent: int = 1) -> dict[Item, tuple[float, bool]]:
+def loglikelihoods(
+    url: str, batch: int, items: list[Item], concurrent: int = 1, model: str = "m"
+) -> dict[Item, tuple[float, bool]]:
     """What the harness makes of the items."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    model = LocalCompletionsAPI(
-        model="m",
+    harness = LocalCompletionsAPI(
+        model=model,
         base_url=f"{url}/v1/completions",
         tokenizer_backend="remote",
         batch_size=batch,
@@ -84,7 +86,7 @@ def loglikelihoods(url: str, batch: int, items: list[Item], concurrent: int = 1)
         max_retries=1,
     )
     asked = [Instance(request_type="loglikelihood", doc={}, arguments=item, idx=0) for item in items]
-    return dict(zip(items, model.loglikelihood(asked, disable_tqdm=True), strict=True))
+    return dict(zip(items, harness.loglikelihood(asked, disable_tqdm=True), strict=True))
 
 
 async def answers(url: str, batch: int, items: list[Item], concurrent: int = 1) -> dict[Item, tuple[float, bool]]:

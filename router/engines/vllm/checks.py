@@ -60,7 +60,8 @@ SCHEDULER_TARGETS = (
 
 ENTRY_TARGETS = (
     Target(
-        "vllm.v1.engine.async_llm:AsyncLLM._add_request", ("self", "request", "prompt", "parent_req", "index", "queue")
+        "vllm.v1.engine.output_processor:OutputProcessor.add_request",
+        ("self", "request", "prompt", "parent_req", "request_index", "queue"),
     ),
 )
 """What the middleware wraps."""

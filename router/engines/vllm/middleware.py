@@ -1,7 +1,7 @@
 """The middleware: it sees the bypass header, marks the reads that vLLM makes of the request, and acknowledges them.
 
 One HTTP request may become many requests to the engine: a list of prompts, `n`, the questions of a decision. They are
-marked where all of them pass, on their way to the engine core; a context variable says whose they are. So no body is
+marked where all of them pass on their way to the engine core; a context variable says whose they are. So no body is
 parsed or changed, and every endpoint is covered, those included that ask their own engine.
 """
 
@@ -56,8 +56,12 @@ class Marking:
         return self.isolate and self.reads > 0 and self.others == 0
 
 
-def _hook_engine_client() -> None:
-    """Let every request that leaves for the engine core pass by its marking."""
+def _hook_output_processor() -> None:
+    """Let every engine request pass by its marking.
+
+    vLLM's output processor is told of each right before the engine core gets it, of each of `n` too; it runs in the
+    API server, in the task that asks.
+    """
     (target,) = checks.ENTRY_TARGETS
     holder, name = target.owner()
     original = getattr(holder, name)
@@ -65,14 +69,14 @@ def _hook_engine_client() -> None:
         return
 
     @functools.wraps(original)
-    async def _add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> None:
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         marking = _current.get()
         if marking is not None:
             marking.see(request)
-        await original(self, request, *args, **kwargs)
+        return original(self, request, *args, **kwargs)
 
-    setattr(_add_request, _DONE, True)
-    setattr(holder, name, _add_request)
+    setattr(add_request, _DONE, True)
+    setattr(holder, name, add_request)
 
 
 class ReadIsolationMiddleware:
@@ -83,8 +87,7 @@ class ReadIsolationMiddleware:
     were isolated reads, and the scheduler's counters show no read that was not. GET /metrics has our series after
     vLLM's. Everything else passes untouched.
 
-    Raises:
-        HookError: at vLLM's start: its insides moved, or it runs without our scheduler.
+    vLLM does not start if its insides moved (`HookError`), or without our scheduler.
     """
 
     def __init__(self, app: App) -> None:
@@ -94,17 +97,27 @@ class ReadIsolationMiddleware:
         self._header = self.options.bypass_header.lower().encode("latin-1")
         self._instance = ""
         self._registry = CollectorRegistry()
-        _hook_engine_client()
+        _hook_output_processor()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            self._start(scope["app"].state)
-        if scope["type"] != "http":
+            await self._lifespan(scope, receive, send)
+        elif scope["type"] != "http":
             await self.app(scope, receive, send)
         elif scope["path"] == "/metrics" and scope["method"] == "GET":
             await self._metrics(scope, receive, send)
         else:
             await self._pass(scope, receive, send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._start(scope["app"].state)
+        except HookError as error:
+            # Said as ASGI says it: uvicorn takes an exception for an application without lifespan, and serves.
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await self.app(scope, receive, send)
 
     def _start(self, state: Any) -> None:
         """Look at what the API server is in front of, before it serves."""

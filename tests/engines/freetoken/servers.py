@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,19 +12,13 @@ from pathlib import Path
 
 import httpx
 
-ROOT = Path(__file__).parents[3]
+from tests.support.engines import free_port
+from tests.support.patched import CLI, ROOT, stop
+
 STARTUP = 240.0
-CLI = "from router.cli import main; main()"
 STOCK = "from freetoken.cli import main; main()"
 DOOR = f"import site; site.addsitedir('router/engines/freetoken'); {STOCK}"
 """As a site-packages folder that holds door.pth."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -86,50 +78,6 @@ def serving(
         yield url
     finally:
         stop(process)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server and all of its processes: they share a group that is theirs alone."""
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        pass
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-
-
-@contextmanager
-def routing(engine: str, *flags: str) -> Iterator[str]:
-    """A router in front of an engine; yields its URL (ADMIN has its admin port's)."""
-    port, admin_port = free_port(), free_port()
-    command = [sys.executable, "-c", CLI, "serve", "--upstream", engine, "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--admin-port", str(admin_port), "--require-ack", *flags],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    ADMIN[f"http://127.0.0.1:{port}"] = f"http://127.0.0.1:{admin_port}"
-    try:
-        for _ in range(200):
-            try:
-                if httpx.get(f"http://127.0.0.1:{admin_port}/readyz").status_code == 200:
-                    break
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        stop(process)
-
-
-ADMIN: dict[str, str] = {}
-"""Admin ports' URLs by the router's URL."""
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -19,9 +19,10 @@ import pytest
 import torch
 
 from tests.engines.freetoken.desk import tokenizer
-from tests.engines.freetoken.servers import ADMIN, DOOR, STOCK, routing, serving
+from tests.engines.freetoken.servers import DOOR, STOCK, serving
 from tests.engines.freetoken.standin.checkpoint import write
 from tests.engines.freetoken.standin.model import scores
+from tests.support.patched import ADMIN, routing
 
 pytestmark = pytest.mark.engines
 

@@ -3,7 +3,14 @@
 import warnings
 from importlib.util import find_spec
 
-HERE = ["test_scheduler.py", "test_mutations.py", "test_middleware.py", "test_server.py", "test_clients.py"]
+HERE = [
+    "test_scheduler.py",
+    "test_mutations.py",
+    "test_middleware.py",
+    "test_server.py",
+    "test_clients.py",
+    "test_decisions.py",
+]
 collect_ignore = [] if find_spec("vllm") else HERE
 
 if find_spec("vllm"):

@@ -1,4 +1,4 @@
-"""Models that the tests make themselves: a Llama with random weights, and SmolLM2 from the GGUF of its package."""
+"""Models that the tests make themselves: random weights, and SmolLM2 from the GGUF of its package."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from benchmarks.freetoken.make_model import spread, tokenizer
 LONGEST = 8192
 
 
-def random_llama(folder: Path) -> Path:
-    """7M parameters, a token for each byte; scores lie nats apart. Half a second."""
+def random_weights(folder: Path, kind: str = "Llama") -> Path:
+    """7M parameters in the shape of `kind` ("Llama", "Qwen3"), a token for each byte and a few words; scores lie nats apart.
+
+    Half a second.
+    """
     folder.mkdir(parents=True)
-    vocabulary = tokenizer(folder)
+    vocabulary = tokenizer(folder, words=("yes", "no"))  # labels of vLLM's decisions, which must be tokens
     torch.manual_seed(7)
-    weights = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=(vocabulary + 63) // 64 * 64,
-            hidden_size=256,
-            intermediate_size=704,
-            num_hidden_layers=8,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=64,
-            max_position_embeddings=LONGEST,
-            tie_word_embeddings=False,
-            bos_token_id=3,
-            eos_token_id=2,
-            pad_token_id=0,
-        )
+    shape = getattr(transformers, f"{kind}Config")(
+        vocab_size=(vocabulary + 63) // 64 * 64,
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=LONGEST,
+        tie_word_embeddings=False,
+        bos_token_id=3,
+        eos_token_id=2,
+        pad_token_id=0,
     )
+    weights = getattr(transformers, f"{kind}ForCausalLM")(shape)
     spread(weights)
     weights.save_pretrained(folder)
     return folder
