@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from statistics import quantiles
 
 import httpx
@@ -57,8 +58,9 @@ async def reader(client: httpx.AsyncClient, number: int, until: float, seconds: 
         turn += 1
 
 
-async def run(url: str, seconds: float) -> None:
-    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
+async def rows(url: str, seconds: float, headers: dict[str, str] | None = None) -> AsyncIterator[dict[str, float]]:
+    """One row for each number of readers."""
+    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False, headers=headers) as client:
         for readers in (0, 1, 8):
             gaps: list[float] = []
             reads: list[float] = []
@@ -68,7 +70,7 @@ async def run(url: str, seconds: float) -> None:
                 *(reader(client, number, until, reads) for number in range(readers)),
             )
             cuts = quantiles(gaps, n=100)
-            row = {
+            yield {
                 "readers": readers,
                 "chat_tokens_s": round(len(gaps) / seconds, 1),
                 "itl_p50_ms": round(cuts[49], 2),
@@ -76,7 +78,11 @@ async def run(url: str, seconds: float) -> None:
                 "itl_max_ms": round(max(gaps), 1),
                 "reads_s": round(len(reads) / seconds, 1),
             }
-            print(json.dumps(row), flush=True)
+
+
+async def main(url: str, seconds: float) -> None:
+    async for row in rows(url, seconds):
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
@@ -84,4 +90,4 @@ if __name__ == "__main__":
     parser.add_argument("url")
     parser.add_argument("--seconds", type=float, default=6)
     arguments = parser.parse_args()
-    asyncio.run(run(arguments.url, arguments.seconds))
+    asyncio.run(main(arguments.url, arguments.seconds))

@@ -18,10 +18,15 @@ class HookError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A callable of the engine: `module:name` or `module:Class.name`, and its parameters' names in order."""
+    """A callable of the engine: `module:name` or `module:Class.name`, and its parameters' names in order.
+
+    Attributes:
+        leading: only so many parameters matter, the first ones: the patch hands the others on as they come.
+    """
 
     path: str
     params: tuple[str, ...]
+    leading: bool = False
 
     def owner(self) -> tuple[Any, str]:
         """The object that holds the callable, and the attribute's name.
@@ -51,6 +56,6 @@ class Target:
 
     def differs(self, params: tuple[str, ...]) -> str | None:
         """The sentence about parameters that are not those we know, or None."""
-        if params == self.params:
+        if (params[: len(self.params)] if self.leading else params) == self.params:
             return None
         return f"{self.path}({', '.join(params)}) was ({', '.join(self.params)})"

@@ -25,31 +25,13 @@ _POOL = "vllm.v1.core.block_pool:BlockPool."
 SCHEDULER_TARGETS = (
     Target(_SCHEDULER + "schedule", ("self", "throttle_prefills")),
     Target(_SCHEDULER + "add_request", ("self", "request")),
-    Target(_SCHEDULER + "get_request_counts", ("self",)),
     Target(_SCHEDULER + "shutdown", ("self",)),
     Target(_SCHEDULER + "_free_request", ("self", "request", "delay_free_blocks")),
-    Target(_SCHEDULER + "_handle_blocked_waiting_request", ("self", "request")),
-    Target(_SCHEDULER + "_preempt_request", ("self", "request", "timestamp", "drop_stale_output")),
+    Target(_SCHEDULER + "_preempt_request", ("self", "request", "timestamp"), leading=True),
     Target("vllm.v1.core.sched.async_scheduler:AsyncScheduler.__init__", ("self", "args", "kwargs")),
-    Target(
-        _MANAGER + "allocate_slots",
-        (
-            "self",
-            "request",
-            "num_new_tokens",
-            "num_new_computed_tokens",
-            "new_computed_blocks",
-            "num_lookahead_tokens",
-            "num_external_computed_tokens",
-            "delay_cache_blocks",
-            "num_encoder_tokens",
-            "full_sequence_must_fit",
-            "reserved_blocks",
-            "has_scheduled_reqs",
-            "skip_zeroing_group_ids",
-        ),
-    ),
-    Target(_MANAGER + "prefix_cache_lookup_enabled", ("self", "request")),
+    Target("vllm.v1.core.sched.request_queue:create_request_queue", ("policy",)),
+    Target("vllm.v1.request:Request.get_skip_reading_prefix_cache", ("self",)),
+    Target(_MANAGER + "allocate_slots", ("self", "request"), leading=True),
     Target(
         "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.cache_blocks", ("self", "request", "num_computed_tokens")
     ),
@@ -68,12 +50,12 @@ ENTRY_TARGETS = (
 
 ATTRIBUTES = (
     "running",
+    "waiting",
     "requests",
     "policy",
     "block_size",
-    "max_num_active_reqs",
+    "max_num_running_reqs",
     "num_waiting_for_streaming_input",
-    "requires_kv_delivery",
     "kv_cache_manager.coordinator",
     "kv_cache_manager.block_pool",
 )

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
@@ -29,6 +29,9 @@ from router.engines.vllm.options import Options
 
 logger = logging.getLogger("vllm.logprob_router")
 """Below vLLM's own logger, so that its handlers print it."""
+
+QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
+"""Where requests wait in vLLM's scheduler; which of them it has depends on its version."""
 
 
 class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
@@ -64,8 +67,6 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
         """The read that found no room at its last try."""
         self._free_blocks_then = 0
         """Free blocks when it did."""
-        self._door_shut = False
-        """In the step being made: no waiting request is admitted any more, since it would overtake the blocked read."""
         self._chat_steps_owed = 0
         self._chats_stuck = False
         """The last step of everybody else computed nothing."""
@@ -106,23 +107,58 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
         """One engine step: a read's alone, or one of everybody else's."""
         chats = len(self.requests) > len(self._reads)
         owner = self._next_owner(chats)
-        running = self.running
-        self._owner, self._door_shut = owner, False
-        self.running = [request for request in running if self._belongs(request)]
-        self._aside = [request for request in running if not self._belongs(request)]
-        try:
-            output = super().schedule(throttle_prefills)
-        finally:
-            self.running = [*self._aside, *self.running]
-            self._aside, self._owner = [], None
+        output = self._schedule_apart(owner, throttle_prefills) if self._reads else super().schedule(throttle_prefills)
         self._settle(owner, chats, output)
         return output
 
+    def _schedule_apart(self, owner: Any, throttle_prefills: bool) -> Any:
+        """vLLM's step over the requests that belong into it; all others are put aside, and back in their places.
+
+        vLLM sees a read alone, so it does not cut it at `long_prefill_token_threshold` for others' sake either.
+        """
+        self._owner = owner
+        running = self.running
+        self.running = [request for request in running if self._belongs(request)]
+        self._aside = [request for request in running if not self._belongs(request)]
+        queues = {name: list(getattr(self, name)) for name in QUEUES if hasattr(self, name)}
+        shown = {name: self._admissible(queue) for name, queue in queues.items()}
+        for name, requests in shown.items():
+            setattr(self, name, self._queue(requests))
+        try:
+            return super().schedule(throttle_prefills)
+        finally:
+            self.running = [*self._aside, *self.running]
+            for name, queue in queues.items():
+                setattr(self, name, self._merged(queue, shown[name], list(getattr(self, name))))
+            self._aside, self._owner = [], None
+
     def _belongs(self, request: Any) -> bool:
-        """Whether a running request may be in the step being made."""
+        """Whether a request may be in the step being made."""
         if self._owner is not None:
             return request is self._owner
         return request.request_id not in self._reads
+
+    def _admissible(self, queue: list[Any]) -> list[Any]:
+        """The waiting requests that the step being made may see: none behind a read that waits for room."""
+        if self._owner is None and self._blocked in queue:
+            queue = queue[: queue.index(self._blocked)]
+        return [request for request in queue if self._belongs(request)]
+
+    def _queue(self, requests: list[Any]) -> Any:
+        queue = create_request_queue(self.policy)
+        for request in requests:
+            queue.add_request(request)
+        return queue
+
+    def _merged(self, before: list[Any], shown: list[Any], left: list[Any]) -> Any:
+        """A queue after a step, of which it saw only a part.
+
+        Everybody who still waits keeps their place; who is new to it was preempted, and goes to the front.
+        """
+        known = set(before)
+        still = (known - set(shown)) | set(left)
+        new = [request for request in left if request not in known]
+        return self._queue([*new, *(request for request in before if request in still)])
 
     def _next_owner(self, chats: bool) -> Any:
         """The read to make the coming step for; None for a step of everybody else's."""
@@ -144,7 +180,7 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
             if read.status == RequestStatus.RUNNING:
                 if read.num_computed_tokens < read.num_tokens:
                     return read
-            elif read.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
+            elif read.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED) or _grammar_is_ready(read):
                 waiting.append(read)
         if not waiting:
             return None
@@ -152,7 +188,8 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
 
     def _may_have_room(self, read: Any) -> bool:
         """Whether it is worth a try to admit a read. The try itself is vLLM's, which alone knows what fits."""
-        if self._slots_taken() >= self.max_num_active_reqs:
+        slots: Any = getattr(self, "max_num_active_reqs", self.max_num_running_reqs)
+        if self._slots_taken() >= slots:
             if self._blocked is not read:
                 self._refuse(read)
             return False
@@ -198,28 +235,7 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
             self.counters.add("reads_not_isolated", len(reads))
             logger.error("a read was not alone in its step (%s) or not cold (%s): a bug", list(scheduled), warm)
 
-    # -- what vLLM's own step asks on its way
-
-    def _handle_blocked_waiting_request(self, request: Any) -> bool:
-        """vLLM asks this of every waiting request before it admits it; False leaves it where it is in the queue."""
-        ready: bool = super()._handle_blocked_waiting_request(request)
-        if self._owner is not None:
-            return ready and request is self._owner
-        if request.request_id in self._reads:
-            self._door_shut = self._door_shut or request is self._blocked
-            return False
-        return ready and not self._door_shut
-
-    def get_request_counts(self) -> tuple[int, int]:
-        """Running and waiting requests; a read's step sees itself alone.
-
-        With more than one, vLLM may cut a prompt at `long_prefill_token_threshold`: a read's chunks must not depend
-        on who else is there.
-        """
-        if self._owner is not None:
-            return 1, 0
-        counts: tuple[int, int] = super().get_request_counts()
-        return counts
+    # -- what vLLM's own step calls on its way
 
     def _making_room(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
         """In a read's step vLLM sees no other running request to preempt, and would preempt the read itself."""
@@ -230,7 +246,7 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
                 if (chat := self._youngest_aside()) is None:
                     break
                 self._aside.remove(chat)
-                self._preempt_request(chat, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
+                self._preempt_request(chat, time.monotonic())
                 self.counters.add("chats_preempted")
                 blocks = allocate(request, *args, **kwargs)
             return blocks
@@ -271,6 +287,14 @@ class ReadIsolationScheduler(Scheduler):  # type: ignore[misc]
 
 class AsyncReadIsolationScheduler(ReadIsolationScheduler, AsyncScheduler):  # type: ignore[misc]
     """The same over vLLM's `AsyncScheduler`, which makes a step while the one before it is computed."""
+
+
+def _grammar_is_ready(request: Any) -> bool:
+    """vLLM lets a request with structured output into a step once its grammar has been compiled."""
+    if request.status != RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+        return False
+    asked = request.structured_output_request
+    return asked is not None and asked.grammar is not None
 
 
 def _counters(instance: str) -> Counters:

@@ -45,6 +45,22 @@ def waiting_requests_stay_where_they_are(asynchronous: bool = False) -> None:
     assert [name for step in made for name in step.scheduled if name not in step.reads] == ["c1", "c2", "c3"]
 
 
+def everybody_keeps_their_place() -> None:
+    """A read's step, in which there is no room for the others, does not shuffle the queue that they wait in."""
+    rig = Rig(blocks=20)
+    rig.add("c0", tokens(250, 1), answer=3)
+    for _ in range(5):
+        rig.step()
+    for i in range(1, 4):
+        rig.add(f"r{i}", tokens(60, 10 + i))
+        rig.add(f"c{i}", tokens(60, 20 + i), answer=2)
+    order = [f"{kind}{i}" for i in range(1, 4) for kind in "rc"]
+    while rig.scheduler.has_unfinished_requests():
+        rig.step()
+        waiting = [request.request_id for request in rig.scheduler.waiting]
+        assert waiting == [name for name in order if name in waiting], waiting
+
+
 def chunks_depend_on_nothing_but_the_read(asynchronous: bool = False) -> None:
     quiet = Rig(budget=64, threshold=24, asynchronous=asynchronous)
     quiet.add("r1", tokens(150, 1))
@@ -208,7 +224,7 @@ def a_mixed_step_is_noticed() -> None:
     rig.add("c1", tokens(10, 1), answer=5)
     rig.add("r1", tokens(10, 2))
     rig.scheduler._belongs = lambda request: True
-    rig.scheduler._handle_blocked_waiting_request = lambda request: True
+    rig.scheduler._admissible = lambda queue: queue
     rig.run()
     assert not alone(rig.steps), "the step was not mixed, so nothing is shown"
     assert rig.count("reads_not_isolated") >= 1

@@ -19,9 +19,8 @@ def untouched(self: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     return original
 
 
-def overtake(self: Any, request: Any) -> bool:
-    ready = Scheduler._handle_blocked_waiting_request(self, request)
-    return ready and (request is self._owner if self._owner else request.request_id not in self._reads)
+def overtake(self: Any, queue: list[Any]) -> list[Any]:
+    return [request for request in queue if self._belongs(request)]
 
 
 def settle_without_debt(self: Any, owner: Any, chats: bool, output: Any) -> None:
@@ -39,20 +38,17 @@ SETTLE = ReadIsolationScheduler._settle
 
 LEFT_OUT: dict[str, tuple[str, Any, Callable[[], None]]] = {
     "running chats stand aside": ("_belongs", lambda self, request: True, properties.running_chats_stand_aside),
-    "the queue waits": (
-        "_handle_blocked_waiting_request",
-        Scheduler._handle_blocked_waiting_request,
-        properties.waiting_requests_stay_where_they_are,
-    ),
-    "no overtaking": (
-        "_handle_blocked_waiting_request",
-        overtake,
-        properties.nobody_overtakes_a_read_that_waits_for_room,
-    ),
+    "the queue waits": ("_admissible", lambda self, queue: queue, properties.waiting_requests_stay_where_they_are),
     "a read sees itself alone": (
-        "get_request_counts",
-        Scheduler.get_request_counts,
+        "_admissible",
+        lambda self, queue: queue,
         properties.chunks_depend_on_nothing_but_the_read,
+    ),
+    "no overtaking": ("_admissible", overtake, properties.nobody_overtakes_a_read_that_waits_for_room),
+    "everybody keeps their place": (
+        "_merged",
+        lambda self, before, shown, left: self._queue([*left, *(one for one in before if one not in shown)]),
+        properties.everybody_keeps_their_place,
     ),
     "no lookup": ("_look_nothing_up", lambda self, request: None, properties.reads_look_nothing_up),
     "no hash": ("_keeping_reads_out", untouched, properties.reads_leave_nothing_behind),

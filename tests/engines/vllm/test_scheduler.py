@@ -49,6 +49,7 @@ def test_chats_get_their_steps(ratio: int) -> None:
         properties.a_conversation_is_still_cached,
         properties.a_started_read_takes_blocks_from_the_youngest_chat,
         properties.nobody_overtakes_a_read_that_waits_for_room,
+        properties.everybody_keeps_their_place,
         properties.slots_are_bounded,
         properties.finished_reads_are_forgotten,
         properties.unmarked_requests_are_chats,
