@@ -63,17 +63,29 @@ def cached(answer: dict[str, Any]) -> int:
     return int((answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
 
-def stream(url: str, prompt: str, tokens: int = 40) -> bytes:
-    """A streamed chat's bytes, without what differs from request to request by design."""
+def stream(url: str, prompt: str, tokens: int = 40) -> tuple[list[int], str, str, dict[str, int]]:
+    """What a streamed greedy chat says: its token ids, its text, why it ended, and the tokens of its usage.
+
+    Not how many events carry them: vLLM joins what its client has not taken yet.
+    """
     body = {
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
         "temperature": 0,
         "ignore_eos": True,
+        "return_token_ids": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    return re.sub(rb'"(id|created)": ?("[^"]*"|\d+)', rb'"\1"', post(url, "/v1/chat/completions", body).content)
+    lines = post(url, "/v1/chat/completions", body).text.split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    *events, last = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+    choices = [choice for event in events for choice in event["choices"]]
+    said = [token for choice in choices for token in choice.get("token_ids") or ()]
+    assert len(said) == tokens
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    usage = {name: last["usage"][name] for name in ("prompt_tokens", "completion_tokens")}
+    return said, text, choices[-1]["finish_reason"], usage
 
 
 @contextmanager
