@@ -15,7 +15,7 @@ def table(rows: Sequence[Row], names: Sequence[str]) -> str:
     lines = [f"{'case':<37} {'tokens':>6} {'load':>7}  " + "  ".join(f"{name:<24}" for name in names)]
     lines.append(f"{'':<37} {'':>6} {'':>7}  " + "  ".join(f"{'equal':>7} {'max nats':>9} {'s':>6}" for _ in names))
     for row in rows:
-        load = f"{row.load} chats" if row.load else "idle"
+        load = f"{row.load} chat{'s' * (row.load > 1)}" if row.load else "idle"
         cells = "  ".join(_cell(row.columns[name]) for name in names)
         lines.append(f"{row.case:<37} {row.tokens:>6} {load:>7}  {cells}")
     return "\n".join(lines)

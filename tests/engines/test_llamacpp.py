@@ -95,13 +95,3 @@ def test_engines_are_listed() -> None:
     result = CliRunner().invoke(main, ["engine", "--help"])
     assert all(name in result.output for name in ("llamacpp", "freetoken", "vllm"))
     assert CliRunner().invoke(main, ["engine", "nonsense"]).exit_code == 2
-
-
-def test_an_engine_without_a_patch_here_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    from router.engines import command
-
-    monkeypatch.setitem(command.KINDS, "vllm", ("router.engines.no_such_package.command", "Yours."))
-    result = CliRunner().invoke(main, ["engine", "vllm"])
-    assert result.exit_code == 1
-    assert "--isolation exclusive" in result.output
-    assert "Not in this release." in CliRunner().invoke(main, ["engine", "--help"]).output
